@@ -1,0 +1,1 @@
+"""foredraft: lossless speculative decoding for causal language models."""
