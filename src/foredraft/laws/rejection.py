@@ -91,7 +91,7 @@ class BlockRule:
         acceptance = scales.clone()
         for index in range(len(drafted) - 1):
             scale = scales[index]
-            mass = residual(target_laws[index + 1], draft_laws[index + 1], scale).sum()
+            mass = excess(target_laws[index + 1], draft_laws[index + 1], scale).sum()
             denominator = mass + 1.0 - scale
             acceptance[index] = torch.where(denominator > 0, mass / denominator, 0.0)
         return acceptance
@@ -146,13 +146,20 @@ def running_ratios(
     return torch.stack(scales)
 
 
+def excess(
+    target_law: torch.Tensor, draft_law: torch.Tensor, scale: float | torch.Tensor = 1.0
+) -> torch.Tensor:
+    """float64 `[vocab]`: (scale * p - q)+, the target's mass that the draft does not cover."""
+    return (scale * target_law.double() - draft_law.double()).clamp(min=0.0)
+
+
 def residual(
     target_law: torch.Tensor, draft_law: torch.Tensor, scale: float | torch.Tensor = 1.0
 ) -> torch.Tensor:
-    """float64 `[vocab]`: (scale * p - q)+. Sampling divides by its own sum, which is what is lossless.
+    """float64 `[vocab]`: the law, up to its own sum, of the token that replaces a rejected one.
 
-    Where p and q agree up to rounding the difference can vanish; rejection then has probability zero up
-    to rounding as well, and p itself is returned.
+    Where p and q agree up to rounding the excess can vanish; rejection then has probability zero up to
+    rounding as well, and p itself is returned.
     """
-    difference = (scale * target_law.double() - draft_law.double()).clamp(min=0.0)
-    return torch.where(difference.sum() > 0, difference, target_law.double())
+    difference = excess(target_law, draft_law, scale)
+    return difference if bool(difference.sum() > 0) else target_law.double()
