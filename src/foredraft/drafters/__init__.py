@@ -1,0 +1,7 @@
+"""Drafters: one method a file, all behind one protocol."""
+
+from foredraft.drafters.base import EMPTY_PROPOSAL, DraftContext, Drafter, Proposal
+from foredraft.drafters.draft_model import ModelDrafter
+from foredraft.drafters.ngram import NgramDrafter
+
+__all__ = ["EMPTY_PROPOSAL", "DraftContext", "Drafter", "ModelDrafter", "NgramDrafter", "Proposal"]
