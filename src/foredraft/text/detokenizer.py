@@ -9,8 +9,8 @@ from foredraft.text.tokenizer import TextTokenizer
 _REPLACEMENT = "\ufffd"
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
-# An unfinished UTF-8 sequence has at most 3 bytes, so it lies within the last 3 tokens that have any; one more
-# keeps the window from starting inside it, and each may be followed by one empty token.
+# An unfinished UTF-8 sequence has at most 3 bytes, so it lies within the last 3 tokens that have any; one
+# more keeps the window from starting inside it, and each may be followed by one empty token.
 _KEPT_IDS = 8
 _MOST_IDS = 16
 
