@@ -102,16 +102,15 @@ class Engine:
     def step(self) -> None:
         """One round: every running sequence gains at least one token, or ends."""
         self._admit()
-        for start in range(0, len(self._running), self._verify_batch_size):
-            batch = self._running[start : start + self._verify_batch_size]
+        running = self._running
+        for start in range(0, len(running), self._verify_batch_size):
+            batch = running[start : start + self._verify_batch_size]
             try:
                 self._round(batch)
-            except Exception as error:
+            except BaseException as error:
                 # What was generated so far stays with each sequence; other slices go on.
-                for sequence in batch:
-                    _fail(sequence, error)
+                self._abandon(batch, error)
                 if not isinstance(error, ExecutionError):
-                    self._retire()
                     raise
         self._retire()
 
@@ -229,6 +228,14 @@ class Engine:
             sequence.id, proposal.tokens, verdict.accepted, verdict.next_token,
         )  # fmt: skip
 
+    def _abandon(self, batch: List[Sequence], error: BaseException) -> None:
+        """End the batch after an error (or Ctrl-C) that may have left its rows between two states."""
+        for sequence in batch:
+            if sequence.row is not None:
+                self._rows.truncate(sequence.row, 0)
+            _fail(sequence, error)
+        self._retire()
+
     def _retire(self) -> None:
         finished = [sequence for sequence in self._running if sequence.is_finished]
         for sequence in finished:
@@ -246,7 +253,7 @@ def _row(sequence: Sequence) -> int:
     return sequence.row
 
 
-def _fail(sequence: Sequence, error: Exception) -> None:
+def _fail(sequence: Sequence, error: BaseException) -> None:
     if not sequence.is_finished:
         sequence.finish_reason = "error"
         sequence.error = error

@@ -66,7 +66,7 @@ class Sequence:
     started_at: float = 0.0
     """`time.perf_counter()` at admission."""
     finish_reason: FinishReason | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
@@ -114,8 +114,9 @@ class Sequence:
     def append(self, token_id: int) -> None:
         """Commit one token and see whether it ends the sequence."""
         self.tokens.append(token_id)
-        stopped = self.request.listener is not None and self.request.listener.push(token_id)
-        if stopped or token_id in self._end_token_ids:
+        if token_id in self._end_token_ids:
+            self.finish_reason = "stop"
+        elif self.request.listener is not None and self.request.listener.push(token_id):
             self.finish_reason = "stop"
         elif not self.remaining:
             self.finish_reason = "length"

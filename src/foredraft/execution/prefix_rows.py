@@ -61,9 +61,10 @@ class PrefixRows:
 
     def truncate(self, row: int, length: int) -> None:
         """Forget the row's tokens from `length` on."""
-        if length < len(self._tokens[row]):
+        # Asked of the runner: an interrupted step may have cached tokens that were never recorded.
+        if length < self.runner.length(row):
             self.runner.truncate(row, length)
-            del self._tokens[row][length:]
+        del self._tokens[row][length:]
 
     def align(self, row: int, tokens: Sequence[int]) -> None:
         """Forget whatever the row holds that is not a prefix of `tokens`."""

@@ -1,0 +1,452 @@
+"""`Inferencer` and `SpeculativeInferencer`: the Python API.
+
+Both run the same engine. `Inferencer` drafts nothing; `SpeculativeInferencer` drafts with a smaller model
+or by n-gram lookup and gives text of the same distribution, sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, overload
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from foredraft.drafters import Drafter, ModelDrafter, NgramDrafter
+from foredraft.engine import (
+    DEFAULT_MAX_BATCH_SIZE,
+    DEFAULT_VERIFY_BATCH_SIZE,
+    DraftLengthController,
+    Engine,
+    FinishReason,
+    FixedDraftLength,
+    Request,
+    SpeculationStats,
+    TokenLogprobs,
+)
+from foredraft.engine import Sequence as EngineSequence
+from foredraft.errors import IncompatibleDraftError, ParameterError, PromptError
+from foredraft.execution import ModelRunner, ReferenceRunner, check_rollback
+from foredraft.laws import REJECTION_RULES, LogitsProcessor
+from foredraft.models import LoadedModel, load_model
+from foredraft.models.loader import loaded_from
+from foredraft.params import DrafterName, RuleName, SamplingParams, SpeculationConfig
+from foredraft.text import TextStream, TextTokenizer
+
+logger = logging.getLogger(__name__)
+
+Messages: TypeAlias = Sequence[Mapping[str, str]]
+Prompt: TypeAlias = "str | Sequence[int] | Messages"
+"""A text, token ids, or the messages of a chat."""
+ModelSource: TypeAlias = "str | Path | LoadedModel | PreTrainedModel"
+"""A built-in name, a hub id, a local folder, a .gguf file, or a model already in memory."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One finished sample."""
+
+    text: str
+    """The new text, without the prompt, special tokens and stop strings."""
+    token_ids: tuple[int, ...]
+    """The new tokens, the one that ended the text included."""
+    prompt_token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stats: SpeculationStats
+    prompt_index: int = 0
+    sample_index: int = 0
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    error: str | None = None
+    """What went wrong where finish_reason is "error"; text and token_ids hold what came before."""
+
+
+@dataclass(frozen=True)
+class GenerationChunk:
+    """A piece of one sample, as it becomes certain."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_index: int
+    sample_index: int
+    generation: Generation | None = None
+    """The whole sample, in its last chunk only."""
+
+
+class Inferencer:
+    """Generates text with a target model alone.
+
+    Safe to call from several threads: their requests share one batch.
+
+    Args:
+        target: the model; see `ModelSource`.
+        tokenizer: for a model given in memory; others bring their own.
+        dtype: "auto", "float32", "bfloat16" or "float16".
+        device: "auto", "cpu", "cuda", "cuda:1" and so on.
+        attention: "auto", "eager" or "sdpa".
+        trust_remote_code: allow code that comes with a model to run.
+        max_batch_size: samples generated at the same time; more wait their turn.
+        verify_batch_size: rows in one target forward; a larger batch is verified in slices.
+
+    Raises:
+        ModelError: if the model cannot be found, read or run.
+    """
+
+    def __init__(
+        self,
+        target: ModelSource = "smollm2",
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        dtype: str = "auto",
+        device: str = "auto",
+        attention: str = "auto",
+        trust_remote_code: bool = False,
+        max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
+        verify_batch_size: int = DEFAULT_VERIFY_BATCH_SIZE,
+    ) -> None:
+        self._load_options: dict[str, Any] = {
+            "dtype": dtype,
+            "device": device,
+            "attention": attention,
+            "trust_remote_code": trust_remote_code,
+        }
+        self.target = self._load(target, tokenizer)
+        self.tokenizer = TextTokenizer(self.target.tokenizer) if self.target.tokenizer is not None else None
+        self._runner = self._build_runner(self.target)
+        self._engine = self._build_engine(max_batch_size, verify_batch_size)
+        self._step_lock = threading.Lock()
+
+    @property
+    def context_length(self) -> int:
+        """Tokens, prompt included, that the target can hold."""
+        return self._runner.context_length
+
+    @overload
+    def inference(
+        self,
+        prompts: str,
+        sampling: SamplingParams | None = None,
+        *,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **changes: Any,
+    ) -> Generation: ...
+
+    @overload
+    def inference(
+        self,
+        prompts: Sequence[Prompt] | Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **changes: Any,
+    ) -> list[Generation]: ...
+
+    def inference(
+        self,
+        prompts: Sequence[Prompt] | Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **changes: Any,
+    ) -> Generation | list[Generation]:
+        """Generate to the end.
+
+        Args:
+            prompts: one prompt or a list of them.
+            sampling: how to sample; the defaults are greedy.
+            logits_processors: Hugging Face logits processors, applied at every verified position.
+            **changes: fields of `SamplingParams` that differ from `sampling`, e.g. `temperature=0.7`.
+
+        Returns:
+            For one string and n=1 its `Generation`, otherwise a list: the n samples of each prompt in order.
+
+        Raises:
+            ParameterError, PromptError: before anything is generated.
+        """
+        finished = [
+            chunk.generation
+            for chunk in self.stream(prompts, sampling, logits_processors=logits_processors, **changes)
+            if chunk.generation is not None
+        ]
+        finished.sort(key=lambda generation: (generation.prompt_index, generation.sample_index))
+        if isinstance(prompts, str) and len(finished) == 1:
+            return finished[0]
+        return finished
+
+    def stream(
+        self,
+        prompts: Sequence[Prompt] | Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **changes: Any,
+    ) -> Iterator[GenerationChunk]:
+        """As `inference`, but text comes in chunks as it becomes certain. Closing the iterator cancels.
+
+        The concatenated chunks of a sample are exactly its text. Errors in the request are raised here,
+        before the first chunk is asked for.
+        """
+        params = sampling or SamplingParams()
+        if changes:
+            params = params.replace(**changes)
+        samples = self._add(_as_list(prompts), params, logits_processors)
+        return self._chunks(samples)
+
+    async def astream(
+        self,
+        prompts: Sequence[Prompt] | Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **changes: Any,
+    ) -> AsyncIterator[GenerationChunk]:
+        """`stream` for asyncio: rounds run in a worker thread, the event loop stays free."""
+        chunks = self.stream(prompts, sampling, logits_processors=logits_processors, **changes)
+        try:
+            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+                yield chunk
+        finally:
+            # A cancelled task may leave the worker inside the round; closing waits for it.
+            await asyncio.shield(asyncio.to_thread(_close_when_idle, chunks))
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt."""
+        if not isinstance(prompt, str):
+            items = list(prompt)
+            if items and all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+                return items  # pyright: ignore[reportReturnType]
+            if not items:
+                raise PromptError("the prompt is empty; give a text, token ids or chat messages")
+            if not all(isinstance(item, Mapping) for item in items):
+                raise PromptError("a prompt must be a text, a list of token ids or a list of chat messages")
+        if self.tokenizer is None:
+            raise PromptError("this model has no tokenizer; give the prompt as token ids")
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        return self.tokenizer.encode_chat(prompt)  # pyright: ignore[reportArgumentType]
+
+    def _load(self, source: ModelSource, tokenizer: PreTrainedTokenizerBase | None = None) -> LoadedModel:
+        if isinstance(source, LoadedModel):
+            return source
+        if isinstance(source, PreTrainedModel):
+            return loaded_from(source, tokenizer)
+        return load_model(source, **self._load_options)
+
+    def _build_runner(self, loaded: LoadedModel) -> ModelRunner:
+        runner = ReferenceRunner(loaded.model, context_length=loaded.context_length)
+        check_rollback(runner, loaded.model)
+        return runner
+
+    def _build_engine(self, max_batch_size: int, verify_batch_size: int) -> Engine:
+        return Engine(
+            self._runner,
+            controller=FixedDraftLength(0),
+            max_batch_size=max_batch_size,
+            verify_batch_size=verify_batch_size,
+        )
+
+    def _add(
+        self, prompts: list[Prompt], params: SamplingParams, processors: Sequence[LogitsProcessor]
+    ) -> list[_Sample]:
+        if params.stop and self.tokenizer is None:
+            raise ParameterError("stop strings need a tokenizer; use stop_token_ids for this model")
+        encoded: list[list[int]] = []
+        for index, prompt in enumerate(prompts):
+            try:
+                encoded.append(self.encode(prompt))
+            except PromptError as error:
+                raise _located(error, index, len(prompts)) from None
+        samples: list[_Sample] = []
+        with self._step_lock:
+            for prompt_index, tokens in enumerate(encoded):
+                for sample_index in range(params.n):
+                    text = TextStream(self.tokenizer, params.stop) if self.tokenizer is not None else None
+                    request = Request(
+                        tokens, params, self.target.eos_token_ids, sample_index, tuple(processors), text
+                    )
+                    try:
+                        sequence = self._engine.add(request)
+                    except PromptError as error:
+                        for sample in samples:
+                            self._engine.cancel(sample.sequence)
+                        raise _located(error, prompt_index, len(prompts)) from None
+                    samples.append(_Sample(sequence, text, prompt_index, sample_index))
+        return samples
+
+    def _chunks(self, samples: list[_Sample]) -> Iterator[GenerationChunk]:
+        open_samples = samples
+        try:
+            while open_samples:
+                with self._step_lock:
+                    # Another thread's step may have moved our samples on; then there is news already.
+                    if not any(sample.has_news for sample in open_samples):
+                        self._engine.step()
+                for sample in open_samples:
+                    chunk = sample.take()
+                    if chunk is not None:
+                        yield chunk
+                open_samples = [sample for sample in open_samples if not sample.is_done]
+        finally:
+            with self._step_lock:
+                for sample in open_samples:
+                    self._engine.cancel(sample.sequence)
+
+
+class SpeculativeInferencer(Inferencer):
+    """Generates the target's text faster by drafting tokens and verifying them in one forward.
+
+    Args:
+        target: the model whose distribution the text has.
+        draft: a smaller model with the same tokenizer; without one, n-gram lookup drafts.
+        drafter: "auto" (the draft if given, else n-gram), "model", "ngram" or "none".
+        num_draft_tokens: tokens drafted a round (gamma), or "auto" to decide from measured costs.
+        rule: verification rule for sampled drafts: "token", "block" or "seed-exact".
+        **options: as for `Inferencer`.
+
+    Raises:
+        IncompatibleDraftError: if the draft's tokens are not the target's.
+    """
+
+    def __init__(
+        self,
+        target: ModelSource = "smollm2",
+        draft: ModelSource | None = None,
+        *,
+        drafter: DrafterName = "auto",
+        num_draft_tokens: int | str = "auto",
+        rule: RuleName = "token",
+        **options: Any,
+    ) -> None:
+        self.speculation = SpeculationConfig(drafter=drafter, num_draft_tokens=num_draft_tokens, rule=rule)
+        if drafter == "model" and draft is None:
+            raise ParameterError('drafter="model" needs a draft model; name one with draft (--draft)')
+        if draft is not None and drafter in ("ngram", "none"):
+            raise ParameterError(f'a draft model was given, but drafter="{drafter}" does not use it')
+        self._draft_source = draft
+        self.draft: LoadedModel | None = None
+        super().__init__(target, **options)
+
+    @property
+    def drafter_name(self) -> str:
+        """The drafter in use, "none" for plain decoding."""
+        if self.speculation.drafter != "auto":
+            return self.speculation.drafter
+        return "model" if self.draft is not None else "ngram"
+
+    def _build_engine(self, max_batch_size: int, verify_batch_size: int) -> Engine:
+        drafter = self._build_drafter()
+        return Engine(
+            self._runner,
+            drafter=drafter,
+            controller=self._build_controller(),
+            rule=REJECTION_RULES.get(self.speculation.rule),
+            max_batch_size=max_batch_size,
+            verify_batch_size=verify_batch_size,
+        )
+
+    def _build_controller(self) -> DraftLengthController:
+        length = self.speculation.num_draft_tokens
+        return FixedDraftLength(4 if length == "auto" else length)
+
+    def _build_drafter(self) -> Drafter | None:
+        if self._draft_source is not None:
+            self.draft = self._load_draft(self._draft_source)
+        vocab_size = self._runner.vocab_size
+        match self.drafter_name:
+            case "model" if self.draft is not None:
+                coupled = self.speculation.rule == "seed-exact"
+                return ModelDrafter(self._build_runner(self.draft), vocab_size=vocab_size, coupled=coupled)
+            case "ngram":
+                return NgramDrafter(end_token_ids=self.target.eos_token_ids, vocab_size=vocab_size)
+            case _:
+                return None
+
+    def _load_draft(self, source: ModelSource) -> LoadedModel:
+        draft = self._load(source)
+        if draft.tokenizer is not None and self.tokenizer is not None:
+            own = TextTokenizer(draft.tokenizer)
+            if not self.tokenizer.same_vocabulary(own):
+                raise IncompatibleDraftError(
+                    f"draft {draft.name!r} and target {self.target.name!r} have different tokenizers "
+                    f"({self.tokenizer.describe_difference(own)}); choose a draft of the target's family"
+                )
+        ours, theirs = self.target.model.num_parameters(), draft.model.num_parameters()
+        if theirs >= ours:
+            logger.warning(
+                "the draft has %d parameters, the target %d: drafting will cost more than it saves", theirs, ours
+            )
+        return draft
+
+
+class _Sample:
+    """One sequence as its caller sees it: what was handed out and what is new."""
+
+    def __init__(
+        self, sequence: EngineSequence, text: TextStream | None, prompt_index: int, sample_index: int
+    ) -> None:
+        self.sequence = sequence
+        self._text = text
+        self._prompt_index = prompt_index
+        self._sample_index = sample_index
+        self._tokens_taken = 0
+        self.is_done = False
+
+    @property
+    def has_news(self) -> bool:
+        new = len(self.sequence.tokens) - self.sequence.prompt_length
+        return self.sequence.is_finished or new > self._tokens_taken
+
+    def take(self) -> GenerationChunk | None:
+        """What became certain since the last call; None if nothing did."""
+        finished = self.sequence.is_finished
+        token_ids = tuple(self.sequence.new_tokens[self._tokens_taken :])
+        if not token_ids and not finished:
+            return None
+        self._tokens_taken += len(token_ids)
+        text = ""
+        if self._text is not None:
+            text = self._text.finish() if finished else self._text.take()
+        self.is_done = finished
+        generation = self._generation() if finished else None
+        return GenerationChunk(text, token_ids, self._prompt_index, self._sample_index, generation)
+
+    def _generation(self) -> Generation:
+        sequence = self.sequence
+        assert sequence.finish_reason is not None, "only finished samples become generations"
+        wants_logprobs = sequence.params.logprobs is not None
+        return Generation(
+            text=self._text.text if self._text is not None else "",
+            token_ids=tuple(sequence.new_tokens),
+            prompt_token_ids=tuple(sequence.request.prompt),
+            finish_reason=sequence.finish_reason,
+            stats=sequence.stats,
+            prompt_index=self._prompt_index,
+            sample_index=self._sample_index,
+            logprobs=tuple(sequence.logprobs) if wants_logprobs else None,
+            error=str(sequence.error) if sequence.error is not None else None,
+        )
+
+
+def _as_list(prompts: Sequence[Prompt] | Prompt) -> list[Prompt]:
+    """A list of prompts, from one prompt or several."""
+    if isinstance(prompts, str):
+        return [prompts]
+    items: list[Any] = list(prompts)
+    if not items:
+        raise PromptError("no prompt was given; give at least one")
+    if isinstance(items[0], (int, Mapping)):
+        return [items]
+    return items
+
+
+def _located(error: PromptError, index: int, count: int) -> PromptError:
+    return error if count == 1 else PromptError(f"prompt {index + 1} of {count}: {error}")
+
+
+def _close_when_idle(chunks: Iterator[GenerationChunk]) -> None:
+    close = getattr(chunks, "close", None)
+    if close is not None:
+        close()
