@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import PretrainedConfig
 
 from foredraft.errors import ModelError, UnsupportedModelError
 from foredraft.models.gguf_architectures import ROPE_FACTORS, Architecture, architecture_of
 from foredraft.models.gguf_file import GGUFFile
+from foredraft.models.support import causal_model_class
 
 _MAX_THREADS = 8
 
@@ -46,7 +47,8 @@ def load_gguf_model(
         ModelError: if tensors are missing or of the wrong shape.
     """
     weights = _weights(file, architecture_of(file), config, dtype)
-    model, report = _model_class(config).from_pretrained(
+    model_class: Any = causal_model_class(config)
+    model, report = model_class.from_pretrained(
         None,
         config=config,
         state_dict=weights,
@@ -58,13 +60,10 @@ def load_gguf_model(
     for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if report.get(problem):
             some = sorted(str(key) for key in report[problem])[0]
-            raise ModelError(f"{file.path}: the GGUF file has {problem.replace('_keys', '')} tensors ({some})")
+            raise ModelError(
+                f"{file.path}: the GGUF file has {problem.replace('_keys', '')} tensors ({some})"
+            )
     return model
-
-
-def _model_class(config: PretrainedConfig) -> Any:
-    mapping: Any = AutoModelForCausalLM._model_mapping  # pyright: ignore[reportPrivateUsage]
-    return mapping[type(config)]
 
 
 def _weights(

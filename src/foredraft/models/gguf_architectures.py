@@ -107,7 +107,9 @@ def _ends(file: GGUFFile) -> dict[str, Any]:
 def _rope(file: GGUFFile, context: int) -> dict[str, Any]:
     prefix = f"{file.architecture}.rope"
     if file.metadata.get(f"{prefix}.dimension_count", _head_dim(file)) != _head_dim(file):
-        raise UnsupportedModelError(f"{file.path}: rotary embeddings over a part of the head are not supported")
+        raise UnsupportedModelError(
+            f"{file.path}: rotary embeddings over a part of the head are not supported"
+        )
     theta = float(file.metadata.get(f"{prefix}.freq_base", 10000.0))
     kind = file.metadata.get(f"{prefix}.scaling.type", "none")
     if ROPE_FACTORS in file.tensors:

@@ -52,7 +52,8 @@ _SPLITTINGS: dict[str, _Splitting] = {
     **dict.fromkeys(("gpt-2", "phi-2", "olmo", "mpt"), _Splitting((_GPT2,))),
     **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), _Splitting((r"\p{N}", _GPT2))),
     **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "falcon3"), _Splitting((_LLAMA3,), ignore_merges=True, add_bos=True)
+        ("llama-bpe", "llama3", "llama-v3", "falcon3"),
+        _Splitting((_LLAMA3,), ignore_merges=True, add_bos=True),
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe"), _Splitting((_LLAMA3,))),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _Splitting((_QWEN2,), normalize=True)),

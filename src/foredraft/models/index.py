@@ -30,7 +30,7 @@ def locate_wheel(requirement: str) -> str:
         return str(json.loads(report)["install"][0]["download_info"]["url"])
     except (ValueError, LookupError, TypeError):
         raise DownloadError(
-            f"pip did not say where {requirement} lies; pip 22.2 or newer is needed (pip install --upgrade pip)"
+            f"pip did not say where {requirement} lies; pip 22.2 or newer is needed"
         ) from None
 
 
@@ -55,7 +55,7 @@ def _pip(arguments: tuple[str, ...], requirement: str, timeout: float | None) ->
         )
     except subprocess.TimeoutExpired:
         raise DownloadError(
-            f"cannot fetch {requirement}: the package index did not answer in {timeout:.0f} s; try again later"
+            f"cannot fetch {requirement}: the package index took over {timeout:.0f} s; try again later"
         ) from None
     except OSError as error:
         raise DownloadError(f"cannot fetch {requirement}: pip could not be started ({error})") from None
