@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, overload
@@ -33,7 +33,7 @@ from foredraft.errors import IncompatibleDraftError, ParameterError, PromptError
 from foredraft.execution import ModelRunner, ReferenceRunner, check_rollback
 from foredraft.laws import REJECTION_RULES, LogitsProcessor
 from foredraft.models import LoadedModel, load_model
-from foredraft.models.loader import loaded_from
+from foredraft.models.in_memory import loaded_from
 from foredraft.params import DrafterName, RuleName, SamplingParams, SpeculationConfig
 from foredraft.text import TextStream, TextTokenizer
 
@@ -183,7 +183,7 @@ class Inferencer:
         *,
         logits_processors: Sequence[LogitsProcessor] = (),
         **changes: Any,
-    ) -> Iterator[GenerationChunk]:
+    ) -> Generator[GenerationChunk, None, None]:
         """As `inference`, but text comes in chunks as it becomes certain. Closing the iterator cancels.
 
         The concatenated chunks of a sample are exactly its text. Errors in the request are raised here,
@@ -192,8 +192,7 @@ class Inferencer:
         params = sampling or SamplingParams()
         if changes:
             params = params.replace(**changes)
-        samples = self._add(_as_list(prompts), params, logits_processors)
-        return self._chunks(samples)
+        return self._chunks(self._samples(_as_list(prompts), params, logits_processors))
 
     async def astream(
         self,
@@ -205,12 +204,22 @@ class Inferencer:
     ) -> AsyncIterator[GenerationChunk]:
         """`stream` for asyncio: rounds run in a worker thread, the event loop stays free."""
         chunks = self.stream(prompts, sampling, logits_processors=logits_processors, **changes)
+        # A cancelled task leaves its worker inside the round; closing has to wait for it.
+        busy = threading.Lock()
+
+        def advance() -> GenerationChunk | None:
+            with busy:
+                return next(chunks, None)
+
+        def close() -> None:
+            with busy:
+                chunks.close()
+
         try:
-            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            while (chunk := await asyncio.to_thread(advance)) is not None:
                 yield chunk
         finally:
-            # A cancelled task may leave the worker inside the round; closing waits for it.
-            await asyncio.shield(asyncio.to_thread(_close_when_idle, chunks))
+            await asyncio.shield(asyncio.to_thread(close))
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt."""
@@ -248,50 +257,48 @@ class Inferencer:
             verify_batch_size=verify_batch_size,
         )
 
-    def _add(
+    def _samples(
         self, prompts: list[Prompt], params: SamplingParams, processors: Sequence[LogitsProcessor]
     ) -> list[_Sample]:
+        """The samples asked for, checked but not yet queued."""
         if params.stop and self.tokenizer is None:
             raise ParameterError("stop strings need a tokenizer; use stop_token_ids for this model")
-        encoded: list[list[int]] = []
-        for index, prompt in enumerate(prompts):
-            try:
-                encoded.append(self.encode(prompt))
-            except PromptError as error:
-                raise _located(error, index, len(prompts)) from None
         samples: list[_Sample] = []
-        with self._step_lock:
-            for prompt_index, tokens in enumerate(encoded):
-                for sample_index in range(params.n):
-                    text = TextStream(self.tokenizer, params.stop) if self.tokenizer is not None else None
-                    request = Request(
-                        tokens, params, self.target.eos_token_ids, sample_index, tuple(processors), text
-                    )
-                    try:
-                        sequence = self._engine.add(request)
-                    except PromptError as error:
-                        for sample in samples:
-                            self._engine.cancel(sample.sequence)
-                        raise _located(error, prompt_index, len(prompts)) from None
-                    samples.append(_Sample(sequence, text, prompt_index, sample_index))
+        for prompt_index, prompt in enumerate(prompts):
+            try:
+                tokens = self.encode(prompt)
+                self._engine.check_prompt(tokens)
+            except PromptError as error:
+                if len(prompts) == 1:
+                    raise
+                raise PromptError(f"prompt {prompt_index + 1} of {len(prompts)}: {error}") from None
+            for sample_index in range(params.n):
+                text = TextStream(self.tokenizer, params.stop) if self.tokenizer is not None else None
+                request = Request(
+                    tokens, params, self.target.eos_token_ids, sample_index, tuple(processors), text
+                )
+                samples.append(_Sample(request, text, prompt_index, sample_index))
         return samples
 
-    def _chunks(self, samples: list[_Sample]) -> Iterator[GenerationChunk]:
-        open_samples = samples
+    def _chunks(self, samples: list[_Sample]) -> Generator[GenerationChunk, None, None]:
+        with self._step_lock:
+            for sample in samples:
+                sample.sequence = self._engine.add(sample.request)
+        unfinished = samples
         try:
-            while open_samples:
+            while unfinished:
                 with self._step_lock:
                     # Another thread's step may have moved our samples on; then there is news already.
-                    if not any(sample.has_news for sample in open_samples):
+                    if not any(sample.has_news for sample in unfinished):
                         self._engine.step()
-                for sample in open_samples:
+                for sample in unfinished:
                     chunk = sample.take()
                     if chunk is not None:
                         yield chunk
-                open_samples = [sample for sample in open_samples if not sample.is_done]
+                unfinished = [sample for sample in unfinished if not sample.is_done]
         finally:
             with self._step_lock:
-                for sample in open_samples:
+                for sample in unfinished:
                     self._engine.cancel(sample.sequence)
 
 
@@ -376,7 +383,9 @@ class SpeculativeInferencer(Inferencer):
         ours, theirs = self.target.model.num_parameters(), draft.model.num_parameters()
         if theirs >= ours:
             logger.warning(
-                "the draft has %d parameters, the target %d: drafting will cost more than it saves", theirs, ours
+                "the draft has %d parameters, the target %d: drafting will cost more than it saves",
+                theirs,
+                ours,
             )
         return draft
 
@@ -384,10 +393,12 @@ class SpeculativeInferencer(Inferencer):
 class _Sample:
     """One sequence as its caller sees it: what was handed out and what is new."""
 
+    sequence: EngineSequence
+
     def __init__(
-        self, sequence: EngineSequence, text: TextStream | None, prompt_index: int, sample_index: int
+        self, request: Request, text: TextStream | None, prompt_index: int, sample_index: int
     ) -> None:
-        self.sequence = sequence
+        self.request = request
         self._text = text
         self._prompt_index = prompt_index
         self._sample_index = sample_index
@@ -440,13 +451,3 @@ def _as_list(prompts: Sequence[Prompt] | Prompt) -> list[Prompt]:
     if isinstance(items[0], (int, Mapping)):
         return [items]
     return items
-
-
-def _located(error: PromptError, index: int, count: int) -> PromptError:
-    return error if count == 1 else PromptError(f"prompt {index + 1} of {count}: {error}")
-
-
-def _close_when_idle(chunks: Iterator[GenerationChunk]) -> None:
-    close = getattr(chunks, "close", None)
-    if close is not None:
-        close()

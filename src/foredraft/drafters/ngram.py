@@ -74,9 +74,7 @@ class NgramDrafter:
 
     def propose(self, contexts: Sequence[DraftContext], budgets: Sequence[int]) -> list[Proposal]:
         """See `Drafter.propose`."""
-        return [
-            self._propose(context, budget) for context, budget in zip(contexts, budgets, strict=True)
-        ]
+        return [self._propose(context, budget) for context, budget in zip(contexts, budgets, strict=True)]
 
     def forget(self, context: DraftContext) -> None:
         """See `Drafter.forget`."""

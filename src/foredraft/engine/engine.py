@@ -68,13 +68,9 @@ class Engine:
     def has_unfinished(self) -> bool:
         return bool(self._waiting or self._running)
 
-    def add(self, request: Request) -> Sequence:
-        """Queue a request.
-
-        Raises:
-            PromptError: if the prompt is empty, has ids outside the vocabulary, or fills the context.
-        """
-        prompt, context = request.prompt, self._target.context_length
+    def check_prompt(self, prompt: List[int]) -> None:
+        """Raise PromptError if a prompt is empty, has ids outside the vocabulary, or fills the context."""
+        context, vocab_size = self._target.context_length, self._target.vocab_size
         if not prompt:
             raise PromptError("the prompt has no tokens; give at least one")
         if len(prompt) >= context:
@@ -82,12 +78,14 @@ class Engine:
                 f"the prompt has {len(prompt)} tokens, but the target's context holds {context} "
                 "with the new ones; shorten the prompt"
             )
-        unknown = next((token for token in prompt if not 0 <= token < self._target.vocab_size), None)
+        unknown = next((token for token in prompt if not 0 <= token < vocab_size), None)
         if unknown is not None:
-            raise PromptError(
-                f"the prompt has token id {unknown}, outside the vocabulary of {self._target.vocab_size}"
-            )
-        sequence = Sequence(request, context_length=context)
+            raise PromptError(f"the prompt has token id {unknown}, outside the vocabulary of {vocab_size}")
+
+    def add(self, request: Request) -> Sequence:
+        """Queue a request; raises as `check_prompt`."""
+        self.check_prompt(request.prompt)
+        sequence = Sequence(request, context_length=self._target.context_length)
         if not sequence.is_finished:
             self._waiting.append(sequence)
         return sequence
@@ -199,9 +197,7 @@ class Engine:
                 verdicts.append(None)
         return verdicts
 
-    def _commit(
-        self, sequence: Sequence, proposal: Proposal, verdict: Verdict, logits: torch.Tensor
-    ) -> None:
+    def _commit(self, sequence: Sequence, proposal: Proposal, verdict: Verdict, logits: torch.Tensor) -> None:
         """Append what stands, forget the rest of the drafted tokens in the cache, count."""
         before = len(sequence.tokens)
         tokens = [*(proposal.tokens[node] for node in verdict.accepted), verdict.next_token]

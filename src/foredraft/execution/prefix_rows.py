@@ -75,9 +75,7 @@ class PrefixRows:
         pending = {row: list(tokens[self.cached_length(row) : -1]) for row, tokens in sequences.items()}
         pending = {row: tokens for row, tokens in pending.items() if tokens}
         while pending:
-            self.step(
-                [RowInput(row, tokens[: self._prefill_tokens], 0) for row, tokens in pending.items()]
-            )
+            self.step([RowInput(row, tokens[: self._prefill_tokens], 0) for row, tokens in pending.items()])
             pending = {
                 row: tokens[self._prefill_tokens :]
                 for row, tokens in pending.items()

@@ -48,7 +48,9 @@ def _in_pieces(runner: ModelRunner, tokens: list[list[int]]) -> torch.Tensor:
     runner.reserve(2, length)
     wrong = [tokens[0][0]] * (length - second)
     runner.step([RowInput(0, tokens[0][:first], 0), RowInput(1, tokens[1][: first + 1], 0)])
-    runner.step([RowInput(0, tokens[0][first:second] + wrong, 1), RowInput(1, tokens[1][first + 1 : second], 1)])
+    runner.step(
+        [RowInput(0, tokens[0][first:second] + wrong, 1), RowInput(1, tokens[1][first + 1 : second], 1)]
+    )
     runner.truncate(0, second)
     logits = runner.step([RowInput(row, tokens[row][second:], length - second) for row in range(2)]).logits
     for row in range(2):

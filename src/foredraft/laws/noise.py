@@ -4,8 +4,8 @@ Noise is a hash of (seed, sample, stream, position, round, token id), never a ge
 depends on how many draws came before. So the same request gives the same text alone or in a batch, with
 speculation on or off, and a token's noise does not move when top-k or top-p changes the support.
 
-The hash is splitmix64 (Steele, Lea & Flood 2014), applied as a chain over the parts of the key and once
-more for the token id.
+The hash is splitmix64 (Steele, Lea & Flood 2014), applied as a chain over the parts of the key, the seed
+first, and once more for the token id.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def noise_key(seed: int, sample: int, stream: NoiseStream, position: int, round_
             and drafted again would see the same noise twice, which a rule that looks at the whole block
             (block verification) turns into bias.
     """
-    key = seed & _MASK
-    for part in (sample, int(stream), position, round_index):
+    key = 0
+    # The seed is hashed before the sample joins it: otherwise sample 1 of seed 0 would be sample 0 of seed 1.
+    for part in (seed, sample, int(stream), position, round_index):
         key = _mix((key ^ (part & _MASK)) + _GOLDEN_RATIO)
     return key - (1 << 64) if key >> 63 else key
 
@@ -66,12 +67,14 @@ def uniform(keys: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     Returns:
         float64, 52 random bits each.
     """
-    bits = keys + token_ids * _signed(_GOLDEN_RATIO)
-    bits = (bits ^ _logical_shift(bits, 30)) * _signed(_MIX_1)
-    bits = (bits ^ _logical_shift(bits, 27)) * _signed(_MIX_2)
-    bits = bits ^ _logical_shift(bits, 31)
+    # In place: for a whole vocabulary the temporaries would cost more than the arithmetic.
+    bits = token_ids * _signed(_GOLDEN_RATIO) + keys
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
+        bits ^= _logical_shift(bits, shift)
+        bits *= _signed(factor)
+    bits ^= _logical_shift(bits, 31)
     # 52 bits, so that the offset of one half is exact and neither 0 nor 1 can occur.
-    return (_logical_shift(bits, 12).to(torch.float64) + 0.5) * 2.0**-52
+    return _logical_shift(bits, 12).to(torch.float64).add_(0.5).mul_(2.0**-52)
 
 
 def uniform_scalar(key: int) -> float:
@@ -81,7 +84,7 @@ def uniform_scalar(key: int) -> float:
 
 def _logical_shift(bits: torch.Tensor, count: int) -> torch.Tensor:
     # torch shifts int64 arithmetically; clear the sign bits that it copies in.
-    return (bits >> count) & ((1 << (64 - count)) - 1)
+    return (bits >> count).bitwise_and_((1 << (64 - count)) - 1)
 
 
 def _signed(value: int) -> int:
