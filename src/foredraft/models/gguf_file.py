@@ -107,12 +107,27 @@ class _Cursor:
         kind, length = self.scalar("I"), self.scalar("Q")
         if length > len(self.data) - self.at:
             raise struct.error("array runs past the end")
+        if kind == _STRING:
+            return self._strings(length)
         if kind not in _SCALARS:
             return [self.value(kind) for _ in range(length)]
         layout = struct.Struct(f"<{length}{_SCALARS[kind]}")
         values = layout.unpack_from(self.data, self.at)
         self.at += layout.size
         return list(values)
+
+    def _strings(self, count: int) -> list[str]:
+        """`count` strings; vocabularies hold a hundred thousand, so this loop is kept tight."""
+        data, at, unpack = self.data, self.at, struct.Struct("<Q").unpack_from
+        raw: list[bytes] = []
+        for _ in range(count):
+            (length,) = unpack(data, at)
+            at += 8 + length
+            raw.append(data[at - length : at])
+        if at > len(data):
+            raise struct.error("string runs past the end")
+        self.at = at
+        return [text.decode("utf-8", errors="replace") for text in raw]
 
 
 def is_gguf(path: Path) -> bool:

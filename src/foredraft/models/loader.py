@@ -12,7 +12,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from foredraft.errors import ModelError, ParameterError, UnsupportedModelError
 from foredraft.models import checkpoint
 from foredraft.models.gguf import gguf_config, load_gguf_model
-from foredraft.models.gguf_file import read_gguf
+from foredraft.models.gguf_file import GGUFFile, read_gguf
 from foredraft.models.gguf_tokenizer import load_gguf_tokenizer
 from foredraft.models.pull import pull
 from foredraft.models.quiet import quiet
@@ -87,11 +87,13 @@ def load_model(
     with quiet(downloads_shown=progress):
         found = resolve(name)
         source = _local(found, weights=False, trust_remote_code=trust_remote_code, progress=progress)
-        config = _config(source, trust_remote_code)
+        opened = _opened(source)
+        config = _config(opened, trust_remote_code)
         chosen = _supported_attention(found.name, config, attention, trust_remote_code)
         if found.kind == "hub":
             source = _local(found, weights=True, trust_remote_code=trust_remote_code, progress=progress)
-        model, tokenizer = _read(source, config, precision, chosen, trust_remote_code)
+            opened = source
+        model, tokenizer = _read(opened, config, precision, chosen, trust_remote_code)
         if reason := class_keeps_state(type(model)):
             raise UnsupportedModelError(f"{found.name} cannot be used: {reason}")
         model = _placed(model, target)
@@ -121,7 +123,7 @@ def load_config(
     with quiet(downloads_shown=progress):
         found = resolve(name)
         source = _local(found, weights=False, trust_remote_code=trust_remote_code, progress=progress)
-        return _config(source, trust_remote_code)
+        return _config(_opened(source), trust_remote_code)
 
 
 def context_length(config: PretrainedConfig, tokenizer: Any | None = None) -> int:
@@ -186,19 +188,26 @@ def _local(found: ResolvedModel, *, weights: bool, trust_remote_code: bool, prog
     return found.path or pull(found.name, progress=progress)
 
 
-def _config(source: Path, trust_remote_code: bool) -> PretrainedConfig:
-    if source.is_dir():
-        return checkpoint.read_config(source, trust_remote_code=trust_remote_code)
-    return gguf_config(read_gguf(source))
+def _opened(source: Path) -> Path | GGUFFile:
+    return source if source.is_dir() else read_gguf(source)
+
+
+def _config(source: Path | GGUFFile, trust_remote_code: bool) -> PretrainedConfig:
+    if isinstance(source, GGUFFile):
+        return gguf_config(source)
+    return checkpoint.read_config(source, trust_remote_code=trust_remote_code)
 
 
 def _read(
-    source: Path, config: PretrainedConfig, dtype: torch.dtype, attention: str, trust_remote_code: bool
+    source: Path | GGUFFile,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    attention: str,
+    trust_remote_code: bool,
 ) -> tuple[Any, Any | None]:
     """Model and tokenizer."""
-    if not source.is_dir():
-        file = read_gguf(source)
-        return load_gguf_model(file, config, dtype, attention), load_gguf_tokenizer(file)
+    if isinstance(source, GGUFFile):
+        return load_gguf_model(source, config, dtype, attention), load_gguf_tokenizer(source)
     checkpoint.check_weights(source)
     model = checkpoint.load_weights(source, config, dtype, attention, trust_remote_code=trust_remote_code)
     return model, checkpoint.load_tokenizer(source, trust_remote_code=trust_remote_code)
