@@ -31,3 +31,9 @@ def byte_level() -> TextTokenizer:
 def sentencepiece() -> TextTokenizer:
     """Llama 2's kind."""
     return _built("sentencepiece")
+
+
+@pytest.fixture(scope="session")
+def slow_bytes() -> TextTokenizer:
+    """A tokenizer in pure Python."""
+    return _built("slow_bytes")

@@ -77,7 +77,7 @@ def test_any_bytes_join_to_one_shot_decode(byte_level: TextTokenizer, data: byte
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=30))
 def test_encoded_text_is_streamed_in_whole_characters(byte_level: TextTokenizer, text: str) -> None:
     """If this failed, a reader would see U+FFFD in place of a character that came in several tokens."""
@@ -86,7 +86,7 @@ def test_encoded_text_is_streamed_in_whole_characters(byte_level: TextTokenizer,
     assert all(piece.count("\ufffd") <= text.count("\ufffd") for piece in streamed)
 
 
-@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece", "slow_bytes"])
 def test_emoji_family_never_falls_apart(kind: str, request: pytest.FixtureRequest) -> None:
     """If this failed, an emoji split over tokens would be streamed as replacement characters."""
     tokenizer: TextTokenizer = request.getfixturevalue(kind)
@@ -139,6 +139,21 @@ def test_byte_tokens_wait_for_the_end_of_their_run(sentencepiece: TextTokenizer)
     assert pieces(sentencepiece, [*good, after])[:2] == ["", ""]
     assert pieces(sentencepiece, [*good, after])[2].startswith("é")
     assert pieces(sentencepiece, [*bad, after])[3].startswith("\ufffd\ufffd\ufffd")
+
+
+@pytest.mark.parametrize("broken", range(8, 28))
+def test_character_after_many_broken_bytes_is_whole(byte_level: TextTokenizer, broken: int) -> None:
+    """If this failed, shortening the window would cut through a character that is not complete yet."""
+    data = b"\xff" * broken + "🙂".encode()
+    streamed = pieces(byte_level, byte_level_ids(byte_level, data))
+    assert "".join(streamed) == data.decode("utf-8", errors="replace")
+
+
+def test_long_broken_run_of_byte_tokens_ended_by_an_empty_token(sentencepiece: TextTokenizer) -> None:
+    """If this failed, shortening the window would cut a run of bytes, whose rest alone is valid text."""
+    (empty,) = [i for i in range(sentencepiece.vocab_size) if sentencepiece.token(i) == ""]
+    ids = [*byte_ids(sentencepiece, b"\xf0" + "ééééé€🙂".encode()), empty, *sentencepiece.encode("the")]
+    assert "".join(pieces(sentencepiece, ids)) == sentencepiece.decode(ids) == "\ufffd" * 18 + " the"
 
 
 def test_byte_token_spelled_as_text_is_text(byte_level: TextTokenizer) -> None:
