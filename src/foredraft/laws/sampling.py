@@ -57,7 +57,7 @@ def _race_on_support(law: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 def _race_on_vocabulary(law: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     first = torch.full(keys.shape, torch.inf, dtype=torch.float64, device=law.device)
     winner = torch.zeros_like(keys)
-    step = max(1, _CHUNK // len(keys)) if law.device.type == "cpu" else law.shape[-1]
+    step = max(1, _CHUNK // max(1, len(keys))) if law.device.type == "cpu" else law.shape[-1]
     for start in range(0, law.shape[-1], step):
         chunk = law[:, start : start + step]
         token_ids = torch.arange(start, start + chunk.shape[-1], device=law.device)
