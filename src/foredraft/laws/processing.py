@@ -7,7 +7,7 @@ by construction the law which plain decoding samples from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -66,7 +66,7 @@ class LawProcessor:
             float32 `[n, vocab]`; a new tensor wherever anything is changed.
 
         Raises:
-            ExecutionError: if the model gave NaN, or every token of a row is forbidden.
+            ExecutionError: if a logit is NaN or +inf, or every token of a row is forbidden.
         """
         scores = raw.float()
         if self.params.logit_bias:
@@ -79,8 +79,10 @@ class LawProcessor:
                 ]
             )
         best = scores.amax(dim=-1)
-        if bool(torch.isnan(best).any()):
-            raise ExecutionError("the model's logits are NaN; its weights or dtype are unusable")
+        if bool((torch.isnan(best) | (best == torch.inf)).any()):
+            raise ExecutionError(
+                "logits are NaN or +inf; check the weights, dtype, bias and logits processors"
+            )
         if bool((best == -torch.inf).any()):
             raise ExecutionError("bad words, bias or a logits processor forbid every token of the vocabulary")
         return scores
@@ -104,12 +106,9 @@ class LawProcessor:
         return self.logits(raw, prefix, continuations).argmax(dim=-1)
 
     def _add_bias(self, scores: torch.Tensor) -> torch.Tensor:
-        vocab = scores.shape[-1]
-        scores = scores.clone()
-        for token_id, bias in self.params.logit_bias.items():
-            if 0 <= token_id < vocab:
-                scores[:, token_id] += bias
-        return scores
+        biased = _ids(self.params.logit_bias.keys(), scores)
+        bias = [self.params.logit_bias[token_id] for token_id in biased.tolist()]
+        return scores.index_add(-1, biased, scores.new_tensor(bias).expand(len(scores), -1))
 
     def _with_prefix(
         self, scores: torch.Tensor, prefix: Sequence[int], continuation: Sequence[int]
@@ -140,7 +139,7 @@ def _penalise_repetition(scores: torch.Tensor, tokens: Sequence[int], penalty: f
     scores[seen] = torch.where(value < 0, value * penalty, value / penalty)
 
 
-def _ids(token_ids: Sequence[int] | set[int], scores: torch.Tensor) -> torch.Tensor:
+def _ids(token_ids: Iterable[int], scores: torch.Tensor) -> torch.Tensor:
     vocab = scores.shape[-1]
     inside = sorted(token_id for token_id in token_ids if 0 <= token_id < vocab)
     return torch.tensor(inside, dtype=torch.int64, device=scores.device)

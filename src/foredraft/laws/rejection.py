@@ -86,14 +86,16 @@ class BlockRule:
     def acceptance(
         self, target_laws: torch.Tensor, draft_laws: torch.Tensor, drafted: torch.Tensor
     ) -> torch.Tensor:
-        """h_i = S_i / (S_i + 1 - rho_i) with S_i the residual mass after i tokens; h_g = rho_g."""
+        """h_i = S_i / (S_i + 1 - rho_i) with S_i the residual mass after i tokens; h_g = rho_g.
+
+        Where the denominator is zero, p = q after x_i and a later uniform is certain to succeed.
+        """
         scales = running_ratios(target_laws, draft_laws, drafted)
         acceptance = scales.clone()
-        for index in range(len(drafted) - 1):
-            scale = scales[index]
-            mass = excess(target_laws[index + 1], draft_laws[index + 1], scale).sum()
-            denominator = mass + 1.0 - scale
-            acceptance[index] = torch.where(denominator > 0, mass / denominator, 0.0)
+        inner = scales[:-1]
+        mass = excess(target_laws[1:-1], draft_laws[1:], inner.unsqueeze(-1)).sum(dim=-1)
+        denominator = mass + 1.0 - inner
+        acceptance[:-1] = torch.where(denominator > 0, mass / denominator, 0.0)
         return acceptance
 
     def accepted_length(self, acceptance: torch.Tensor, uniforms: Sequence[float]) -> int:
@@ -138,18 +140,18 @@ def running_ratios(
     target_laws: torch.Tensor, draft_laws: torch.Tensor, drafted: torch.Tensor
 ) -> torch.Tensor:
     """float64 `[g]`: rho_i = min(1, rho_{i-1} p(x_i) / q(x_i)), rho_0 = 1 (Sun et al., eq. 4)."""
-    scales: list[torch.Tensor] = []
-    scale = torch.ones((), dtype=torch.float64, device=drafted.device)
-    for ratio in likelihood_ratios(target_laws, draft_laws, drafted):
-        scale = (scale * ratio).clamp(max=1.0)
+    scales: list[float] = []
+    scale = 1.0
+    for ratio in likelihood_ratios(target_laws, draft_laws, drafted).tolist():
+        scale = min(1.0, scale * ratio)
         scales.append(scale)
-    return torch.stack(scales)
+    return torch.tensor(scales, dtype=torch.float64, device=drafted.device)
 
 
 def excess(
     target_law: torch.Tensor, draft_law: torch.Tensor, scale: float | torch.Tensor = 1.0
 ) -> torch.Tensor:
-    """float64 `[vocab]`: (scale * p - q)+, the target's mass that the draft does not cover."""
+    """float64 `[..., vocab]`: (scale * p - q)+, the target's mass that the draft does not cover."""
     return (scale * target_law.double() - draft_law.double()).clamp(min=0.0)
 
 
