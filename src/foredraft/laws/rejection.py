@@ -94,7 +94,8 @@ class BlockRule:
         acceptance = scales.clone()
         inner = scales[:-1]
         mass = excess(target_laws[1:-1], draft_laws[1:], inner.unsqueeze(-1)).sum(dim=-1)
-        denominator = mass + 1.0 - inner
+        # In this order the sum keeps its digits where p and q nearly agree, and h_i cannot exceed one.
+        denominator = mass + (1.0 - inner)
         acceptance[:-1] = torch.where(denominator > 0, mass / denominator, 0.0)
         return acceptance
 
