@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from foredraft.errors import ModelError, ModelNotFoundError, UnsupportedModelError
+from foredraft.models.reporting import check_loading_report, one_line
 from foredraft.models.resolve import not_found
 
 _DESCRIPTIONS = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
@@ -132,19 +133,12 @@ def load_weights(
             trust_remote_code=trust_remote_code,
             local_files_only=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, where transformers would only point to its log
         )
     except Exception as error:  # transformers reports unusable checkpoints with exceptions of many kinds
         raise ModelError(f"{folder} cannot be loaded: {one_line(error)}") from error
-    missing = sorted(str(name) for name in report.get("missing_keys") or ())
-    if missing:
-        raise ModelError(f"{folder} lacks {len(missing)} of the model's tensors ({missing[0]}, ...)")
+    check_loading_report(folder, report)
     return model
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's message on one line of readable length."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _raw_config(folder: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from transformers import PretrainedConfig
 from foredraft.errors import ModelError, UnsupportedModelError
 from foredraft.models.gguf_architectures import ROPE_FACTORS, Architecture, architecture_of
 from foredraft.models.gguf_file import GGUFFile
+from foredraft.models.reporting import check_loading_report, one_line
 from foredraft.models.support import causal_model_class
 
 _MAX_THREADS = 8
@@ -33,8 +34,9 @@ def gguf_config(file: GGUFFile) -> PretrainedConfig:
     except ModelError:
         raise
     except Exception as error:  # transformers validates with exceptions of many kinds
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{file.path}: the GGUF file's metadata makes no sense ({reason})") from error
+        raise ModelError(
+            f"{file.path}: the GGUF file's metadata makes no sense ({one_line(error)})"
+        ) from error
 
 
 def load_gguf_model(
@@ -57,12 +59,7 @@ def load_gguf_model(
         output_loading_info=True,
         ignore_mismatched_sizes=True,
     )
-    for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        if report.get(problem):
-            some = sorted(str(key) for key in report[problem])[0]
-            raise ModelError(
-                f"{file.path}: the GGUF file has {problem.replace('_keys', '')} tensors ({some})"
-            )
+    check_loading_report(file.path, report)
     return model
 
 

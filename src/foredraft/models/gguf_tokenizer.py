@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from foredraft.errors import ModelError, UnsupportedModelError
 from foredraft.models.gguf_file import GGUFFile
+from foredraft.models.reporting import one_line
 
 _CONTROL, _USER_DEFINED = 3, 4
 
@@ -85,8 +86,7 @@ def load_gguf_tokenizer(file: GGUFFile) -> Any | None:
     except UnsupportedModelError:
         raise
     except Exception as error:  # the tokenizers library raises bare Exceptions
-        reason = str(error).partition("\n")[0]
-        raise ModelError(f"{file.path}: the GGUF file's vocabulary is broken ({reason})") from error
+        raise ModelError(f"{file.path}: the GGUF file's vocabulary is broken ({one_line(error)})") from error
     return _wrapped(backend, file, tokens)
 
 

@@ -16,6 +16,7 @@ from foredraft.models.gguf_file import GGUFFile, read_gguf
 from foredraft.models.gguf_tokenizer import load_gguf_tokenizer
 from foredraft.models.pull import pull
 from foredraft.models.quiet import quiet
+from foredraft.models.reporting import one_line
 from foredraft.models.resolve import ResolvedModel, resolve
 from foredraft.models.support import class_keeps_state, needs_remote_code, sdpa_is_safe, unsupported_reason
 
@@ -32,6 +33,8 @@ _CONTEXT_KEYS = (
 _DEFAULT_CONTEXT = 2048
 _UNLIMITED = 10**9
 """Tokenizers without a limit give a far larger number."""
+_LONG_REASON = 60
+"""Characters beyond which PyTorch's reason is a list of its internals."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +152,11 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        raise ParameterError(
-            f"device: {name!r} is not available here ({checkpoint.one_line(error).partition('. ')[0]})"
-        ) from None
+        torch.zeros(1, device=device).item()  # fails where there is no such device, and on "meta"
+    except (RuntimeError, AssertionError, TypeError) as error:  # NotImplementedError is a RuntimeError
+        reason = one_line(error)
+        hint = "use auto, cpu, cuda, cuda:N or mps" if len(reason) > _LONG_REASON else reason
+        raise ParameterError(f"device: {name!r} is not available here ({hint})") from None
     return device
 
 
@@ -217,7 +220,7 @@ def _placed(model: Any, device: torch.device) -> Any:
     try:
         model = model.to(device)
     except RuntimeError as error:
-        raise ModelError(f"the model does not fit on {device}: {checkpoint.one_line(error)}") from None
+        raise ModelError(f"the model does not fit on {device}: {one_line(error)}") from None
     return model.eval().requires_grad_(False)
 
 
