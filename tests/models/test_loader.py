@@ -31,7 +31,7 @@ FAMILIES = {
     "qwen2": SIZES,
     "qwen3": {**SIZES, "head_dim": 16},
     "mistral": SMALL,
-    "phi": {**SIZES, "num_key_value_heads": 4},
+    "phi": {**SIZES, "num_key_value_heads": 4, "pad_token_id": 0},
     "gemma2": SMALL,
     "gemma3_text": SMALL,
     "gpt_neox": SIZES,

@@ -7,6 +7,7 @@ host is named here.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,7 @@ def _reason(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     for line in lines:
         if "connection broken" in line or "SSLError" in line or "ProxyError" in line:
-            return line.partition("connection broken by ")[2] or line
+            reason = re.sub(r"<[^>]*>:? ?", "", line.partition("connection broken by ")[2] or line)
+            return reason.partition("': /")[0].strip("'")
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return (errors or lines or ["pip gave no reason"])[0]
