@@ -124,6 +124,11 @@ class Inferencer:
         """Tokens, prompt included, that the target can hold."""
         return self._runner.context_length
 
+    @property
+    def vocab_size(self) -> int:
+        """Width of the target's logits."""
+        return self._runner.vocab_size
+
     @overload
     def inference(
         self,
@@ -426,13 +431,17 @@ class _Sample:
 
     def _generation(self) -> Generation:
         sequence = self.sequence
-        assert sequence.finish_reason is not None, "only finished samples become generations"
+        reason = sequence.finish_reason
+        assert reason is not None, "only finished samples become generations"
+        if reason == "length" and self._text is not None and self._text.stopped:
+            # Text held back for an incomplete character can complete a stop string at the very end.
+            reason = "stop"
         wants_logprobs = sequence.params.logprobs is not None
         return Generation(
             text=self._text.text if self._text is not None else "",
             token_ids=tuple(sequence.new_tokens),
             prompt_token_ids=tuple(sequence.request.prompt),
-            finish_reason=sequence.finish_reason,
+            finish_reason=reason,
             stats=sequence.stats,
             prompt_index=self._prompt_index,
             sample_index=self._sample_index,

@@ -114,9 +114,8 @@ class Sequence:
     def append(self, token_id: int) -> None:
         """Commit one token and see whether it ends the sequence."""
         self.tokens.append(token_id)
-        if token_id in self._end_token_ids:
-            self.finish_reason = "stop"
-        elif self.request.listener is not None and self.request.listener.push(token_id):
+        listener = self.request.listener
+        if token_id in self._end_token_ids or (listener is not None and listener.push(token_id)):
             self.finish_reason = "stop"
         elif not self.remaining:
             self.finish_reason = "length"

@@ -7,6 +7,7 @@ mean accepted length counts the token that the target adds itself.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 
 @dataclass
@@ -86,13 +87,8 @@ class SpeculationStats:
             "total_seconds",
         ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for mine, theirs in (
-            (self.drafted_per_position, other.drafted_per_position),
-            (self.accepted_per_position, other.accepted_per_position),
-        ):
-            mine += [0] * (len(theirs) - len(mine))
-            for depth, count in enumerate(theirs):
-                mine[depth] += count
+        self.drafted_per_position = _added(self.drafted_per_position, other.drafted_per_position)
+        self.accepted_per_position = _added(self.accepted_per_position, other.accepted_per_position)
 
     def as_dict(self) -> dict[str, int | float | list[float]]:
         """What `--json` prints."""
@@ -109,3 +105,7 @@ class SpeculationStats:
             "target_seconds": self.target_seconds,
             "total_seconds": self.total_seconds,
         }
+
+
+def _added(left: list[int], right: list[int]) -> list[int]:
+    return [sum(pair) for pair in zip_longest(left, right, fillvalue=0)]
