@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, Literal, TypeAlias
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -129,17 +129,6 @@ class Inferencer:
         """Width of the target's logits."""
         return self._runner.vocab_size
 
-    @overload
-    def inference(
-        self,
-        prompts: str,
-        sampling: SamplingParams | None = None,
-        *,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **changes: Any,
-    ) -> Generation: ...
-
-    @overload
     def inference(
         self,
         prompts: Sequence[Prompt] | Prompt,
@@ -147,16 +136,7 @@ class Inferencer:
         *,
         logits_processors: Sequence[LogitsProcessor] = (),
         **changes: Any,
-    ) -> list[Generation]: ...
-
-    def inference(
-        self,
-        prompts: Sequence[Prompt] | Prompt,
-        sampling: SamplingParams | None = None,
-        *,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **changes: Any,
-    ) -> Generation | list[Generation]:
+    ) -> list[Generation]:
         """Generate to the end.
 
         Args:
@@ -166,7 +146,7 @@ class Inferencer:
             **changes: fields of `SamplingParams` that differ from `sampling`, e.g. `temperature=0.7`.
 
         Returns:
-            For one string and n=1 its `Generation`, otherwise a list: the n samples of each prompt in order.
+            The n samples of each prompt, in order; one prompt gives a list as well.
 
         Raises:
             ParameterError, PromptError: before anything is generated.
@@ -177,8 +157,6 @@ class Inferencer:
             if chunk.generation is not None
         ]
         finished.sort(key=lambda generation: (generation.prompt_index, generation.sample_index))
-        if isinstance(prompts, str) and len(finished) == 1:
-            return finished[0]
         return finished
 
     def stream(
@@ -328,7 +306,7 @@ class SpeculativeInferencer(Inferencer):
         draft: ModelSource | None = None,
         *,
         drafter: DrafterName = "auto",
-        num_draft_tokens: int | str = "auto",
+        num_draft_tokens: int | Literal["auto"] = "auto",
         rule: RuleName = "token",
         **options: Any,
     ) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-import foredraft.drafters.draft_model as draft_model
-import foredraft.engine.engine as engine
 from foredraft.certificate import Certificate, CertificateOptions, certify
-from foredraft.engine import Verdict
+from foredraft.drafters import draft_model
+from foredraft.engine import Verdict, engine
 from foredraft.errors import ExecutionError, ParameterError
 from foredraft.execution import PrefixRows, ReferenceRunner
 from foredraft.laws import REJECTION_RULES, BlockRule, TokenRule

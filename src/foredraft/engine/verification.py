@@ -41,7 +41,8 @@ def verify(
     paths = root_paths(proposal)
     continuations = [[], *([proposal.tokens[node] for node in path] for path in paths)]
     if sequence.params.is_greedy:
-        tokens = sequence.processor.greedy_tokens(logits, sequence.tokens, continuations).tolist()
+        best = sequence.processor.greedy_tokens(logits, sequence.tokens, continuations)
+        tokens: list[int] = best.tolist()
         found = match(proposal.tokens, lambda node: tokens[node + 1], proposal.parents)
         return Verdict(found.accepted, found.next_token)
     laws = sequence.processor.laws(logits, sequence.tokens, continuations)

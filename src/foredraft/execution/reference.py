@@ -42,7 +42,8 @@ class ReferenceRunner:
         self._selects_logits = "logits_to_keep" in parameters
         self.context_length = context_length
         self.device = model.device
-        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        head: Any = model.get_output_embeddings()
+        self.vocab_size = int(head.weight.shape[0])
 
     @property
     def cache_bytes_per_token(self) -> int:
