@@ -22,7 +22,7 @@ def random_scores(rows: int, seed: int, scale: float) -> torch.Tensor:
 @pytest.mark.parametrize("scale", [0.01, 1.0, 4.0])
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.95, 0.999])
 def test_top_p_of_a_large_vocabulary(scale: float, top_p: float) -> None:
-    """The shortcut through the best candidates would cut flat laws, or keep another set than Hugging Face."""
+    """The nucleus of a real vocabulary would be another set than Hugging Face's, flat or peaked."""
     scores = random_scores(2, 1, scale)
     params = SamplingParams(temperature=1.0, top_p=top_p)
     laws = truncated_law(scores, params)
@@ -68,8 +68,8 @@ def test_top_p_keeps_the_lowest_ids_of_equal_tokens(values: list[int], top_p: fl
     assert set(law.nonzero().flatten().tolist()) == kept
 
 
-def test_ties_beyond_the_candidates() -> None:
-    """Thousands of equal tokens would all be kept, because the best thousand do not show the rest."""
+def test_thousands_of_ties() -> None:
+    """An untrained (flat) model would keep every token, whatever top_p says."""
     law = truncated_law(torch.zeros(1, LARGE), SamplingParams(temperature=1.0, top_p=0.1001))[0]
     assert law.nonzero().flatten().tolist() == list(range(501))
 

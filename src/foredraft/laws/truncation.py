@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from foredraft.params import SamplingParams
-
-_CANDIDATES = 1024
-"""Top-p first looks at this many best tokens; only a flatter law needs the whole vocabulary sorted."""
 
 
 def truncated_law(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
@@ -49,22 +47,24 @@ def _top_p(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     Of equal tokens at the boundary the lowest ids are kept. Half-precision models give many, and a choice
     left to the sorting algorithm would make a law depend on the rows that it is computed with.
     """
+    vocab = scores.shape[-1]
     law = torch.softmax(scores, dim=-1)
-    best, count = _nucleus(law, top_p)
-    last = best.gather(-1, count - 1)
-    kept_ties = ((best == last) & (torch.arange(best.shape[-1], device=best.device) < count)).sum(-1, True)
-    ties = law == last
+    ascending = _ascending(law)
+    mass = ascending.flip(-1).cumsum(dim=-1)
+    count = (torch.searchsorted(mass, mass.new_full((len(mass), 1), top_p)) + 1).clamp(max=vocab)
+    last = ascending.gather(-1, vocab - count)
+    better_or_equal = vocab - torch.searchsorted(ascending, last)
+    better = vocab - torch.searchsorted(ascending, last, right=True)
     dropped = law < last
-    if bool((ties.sum(-1, True) > kept_ties).any()):
-        dropped |= ties & (ties.cumsum(dim=-1) > kept_ties)
+    if bool((better_or_equal > count).any()):
+        equal = law == last
+        dropped |= equal & (equal.cumsum(dim=-1) > count - better)
     return scores.masked_fill(dropped, -torch.inf)
 
 
-def _nucleus(law: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best probabilities `[n, m]`, descending, and how many of them `[n, 1]` make up `top_p`."""
-    vocab = law.shape[-1]
-    best = law.topk(min(_CANDIDATES, vocab), dim=-1).values
-    if best.shape[-1] < vocab and bool((best.sum(dim=-1) < top_p).any()):
-        best = law.sort(dim=-1, descending=True).values
-    mass_before = best.cumsum(dim=-1) - best
-    return best, (mass_before < top_p).sum(dim=-1, keepdim=True).clamp(min=1)
+def _ascending(law: torch.Tensor) -> torch.Tensor:
+    """The probabilities of each row `[n, vocab]`, smallest first."""
+    if law.device.type != "cpu":
+        return law.sort(dim=-1).values
+    # numpy's vectorised sort takes a tenth of the time of torch's, which carries indices along.
+    return torch.from_numpy(np.sort(law.numpy(force=True), axis=-1))
