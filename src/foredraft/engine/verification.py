@@ -38,20 +38,19 @@ def verify(
     Raises:
         ExecutionError: if the logits are unusable.
     """
+    if proposal.laws is not None and rule is not None and not sequence.params.is_greedy:
+        return _verify_by_rejection(sequence, proposal, proposal.laws, logits, rule)
     paths = root_paths(proposal)
-    continuations = [[], *([proposal.tokens[node] for node in path] for path in paths)]
-    if sequence.params.is_greedy:
-        best = sequence.processor.greedy_tokens(logits, sequence.tokens, continuations)
-        tokens: list[int] = best.tolist()
-        found = match(proposal.tokens, lambda node: tokens[node + 1], proposal.parents)
-        return Verdict(found.accepted, found.next_token)
-    laws = sequence.processor.laws(logits, sequence.tokens, continuations)
-    if proposal.laws is not None and rule is not None:
-        return _verify_by_rejection(sequence, proposal, proposal.laws, laws, rule)
 
     def target_token(node: int) -> int:
-        position = len(sequence.tokens) + (len(paths[node]) if node >= 0 else 0)
-        return sample_one(laws[node + 1], sequence.noise_key(NoiseStream.TARGET, position))
+        # One row at a time: rows behind the first mismatch need no law at all.
+        path = paths[node] if node >= 0 else ()
+        row, continuation = logits[node + 1 : node + 2], [proposal.tokens[index] for index in path]
+        if sequence.params.is_greedy:
+            return int(sequence.processor.greedy_tokens(row, sequence.tokens, [continuation]))
+        law = sequence.processor.laws(row, sequence.tokens, [continuation])[0]
+        position = len(sequence.tokens) + len(path)
+        return sample_one(law, sequence.noise_key(NoiseStream.TARGET, position))
 
     found = match(proposal.tokens, target_token, proposal.parents)
     return Verdict(found.accepted, found.next_token)
@@ -71,10 +70,12 @@ def _verify_by_rejection(
     sequence: Sequence,
     proposal: Proposal,
     draft_laws: torch.Tensor,
-    target_laws: torch.Tensor,
+    logits: torch.Tensor,
     rule: RejectionRule,
 ) -> Verdict:
     start = len(sequence.tokens)
+    continuations = [proposal.tokens[:length] for length in range(len(proposal.tokens) + 1)]
+    target_laws = sequence.processor.laws(logits, sequence.tokens, continuations)
     draft_laws = draft_laws.to(target_laws.device)
     drafted = torch.tensor(proposal.tokens, dtype=torch.int64, device=target_laws.device)
     uniforms = [
