@@ -90,3 +90,11 @@ def test_forbidden_tokens_stay_forbidden(values: dict) -> None:
     law = truncated_law(scores, SamplingParams(**{"temperature": 0.5, **values}))[0]
     assert (law > 0).tolist() == [False, True, False, True, False]
     assert float(law.sum()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_top_p_just_below_one_keeps_everything(seed: int) -> None:
+    """A sum that rounds to less than top_p would leave no place for the crossing, and crash."""
+    scores = random_scores(2, seed, 0.5)
+    laws = truncated_law(scores, SamplingParams(temperature=1.0, top_p=1 - 1e-12))
+    torch.testing.assert_close(laws, scores.softmax(-1), atol=1e-6, rtol=1e-5)
