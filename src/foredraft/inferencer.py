@@ -165,17 +165,20 @@ class Inferencer:
         sampling: SamplingParams | None = None,
         *,
         logits_processors: Sequence[LogitsProcessor] = (),
+        cancel: threading.Event | None = None,
         **changes: Any,
     ) -> Generator[GenerationChunk, None, None]:
-        """As `inference`, but text comes in chunks as it becomes certain. Closing the iterator cancels.
+        """As `inference`, but text comes in chunks as it becomes certain.
 
         The concatenated chunks of a sample are exactly its text. Errors in the request are raised here,
-        before the first chunk is asked for.
+        before the first chunk is asked for. Setting `cancel` ends every sample after the running round and
+        still delivers it, with finish_reason "cancelled"; closing the iterator ends them silently.
         """
         params = sampling or SamplingParams()
         if changes:
             params = params.replace(**changes)
-        return self._chunks(self._samples(_as_list(prompts), params, logits_processors))
+        samples = self._samples(_as_list(prompts), params, logits_processors)
+        return self._chunks(samples, cancel or threading.Event())
 
     async def astream(
         self,
@@ -263,7 +266,9 @@ class Inferencer:
                 samples.append(_Sample(request, text, prompt_index, sample_index))
         return samples
 
-    def _chunks(self, samples: list[_Sample]) -> Generator[GenerationChunk, None, None]:
+    def _chunks(
+        self, samples: list[_Sample], cancel: threading.Event
+    ) -> Generator[GenerationChunk, None, None]:
         with self._step_lock:
             for sample in samples:
                 sample.sequence = self._engine.add(sample.request)
@@ -271,6 +276,9 @@ class Inferencer:
         try:
             while unfinished:
                 with self._step_lock:
+                    if cancel.is_set():
+                        for sample in unfinished:
+                            self._engine.cancel(sample.sequence)
                     # Another thread's step may have moved our samples on; then there is news already.
                     if not any(sample.has_news for sample in unfinished):
                         self._engine.step()

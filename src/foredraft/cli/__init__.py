@@ -1,0 +1,1 @@
+"""The command line; thin, and without a model it starts without PyTorch."""
