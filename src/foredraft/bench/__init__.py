@@ -1,0 +1,1 @@
+"""The benchmark: what a step costs, and how fast engines generate beside each other."""
