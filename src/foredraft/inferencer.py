@@ -20,6 +20,7 @@ from foredraft.drafters import Drafter, ModelDrafter, NgramDrafter
 from foredraft.engine import (
     DEFAULT_MAX_BATCH_SIZE,
     DEFAULT_VERIFY_BATCH_SIZE,
+    AdaptiveDraftLength,
     DraftLengthController,
     Engine,
     FinishReason,
@@ -27,6 +28,7 @@ from foredraft.engine import (
     Request,
     SpeculationStats,
     TokenLogprobs,
+    measure_step_costs,
 )
 from foredraft.engine import Sequence as EngineSequence
 from foredraft.errors import IncompatibleDraftError, ParameterError, PromptError
@@ -347,7 +349,9 @@ class SpeculativeInferencer(Inferencer):
 
     def _build_controller(self) -> DraftLengthController:
         length = self.speculation.num_draft_tokens
-        return FixedDraftLength(4 if length == "auto" else length)
+        if length != "auto" or self.drafter_name == "none":
+            return FixedDraftLength(0 if length == "auto" else length)
+        return AdaptiveDraftLength(measure_step_costs(self._runner))
 
     def _build_drafter(self) -> Drafter | None:
         if self._draft_source is not None:
