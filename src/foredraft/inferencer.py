@@ -41,6 +41,7 @@ from foredraft.text import TextStream, TextTokenizer
 
 logger = logging.getLogger(__name__)
 
+RunnerName: TypeAlias = Literal["reference", "fast"]
 Messages: TypeAlias = Sequence[Mapping[str, str]]
 Prompt: TypeAlias = "str | Sequence[int] | Messages"
 """A text, token ids, or the messages of a chat."""
@@ -90,6 +91,8 @@ class Inferencer:
         device: "auto", "cpu", "cuda", "cuda:1" and so on.
         attention: "auto", "eager" or "sdpa".
         trust_remote_code: allow code that comes with a model to run.
+        runner: "reference" runs the model's own PyTorch code; "fast" compiles llama-like models and GPT-2
+            with OpenVINO for the CPU (extra `fast`).
         max_batch_size: samples generated at the same time; more wait their turn.
         verify_batch_size: rows in one target forward; a larger batch is verified in slices.
 
@@ -106,9 +109,13 @@ class Inferencer:
         device: str = "auto",
         attention: str = "auto",
         trust_remote_code: bool = False,
+        runner: RunnerName = "reference",
         max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
         verify_batch_size: int = DEFAULT_VERIFY_BATCH_SIZE,
     ) -> None:
+        if runner not in ("reference", "fast"):
+            raise ParameterError(f"runner: must be reference or fast (got {runner!r})")
+        self._runner_name = runner
         self._load_options: dict[str, Any] = {
             "dtype": dtype,
             "device": device,
@@ -233,7 +240,14 @@ class Inferencer:
         return load_model(source, **self._load_options)
 
     def _build_runner(self, loaded: LoadedModel) -> ModelRunner:
-        runner = ReferenceRunner(loaded.model, context_length=loaded.context_length)
+        runner: ModelRunner
+        if self._runner_name == "fast":
+            # OpenVINO is an optional extra; the import says so where it is missing.
+            from foredraft.execution.openvino import OpenVinoRunner
+
+            runner = OpenVinoRunner.from_model(loaded.model, context_length=loaded.context_length)
+        else:
+            runner = ReferenceRunner(loaded.model, context_length=loaded.context_length)
         check_rollback(runner, loaded.model)
         return runner
 
