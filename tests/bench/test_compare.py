@@ -13,7 +13,8 @@ from foredraft.errors import ParameterError
 def _row(speed: float, *, equal: bool | None = True, drafter: str = "ngram", **fields):
     return {
         "engine": "foredraft", "drafter": drafter, "task": "chat", "temperature": 0.0, "dtype": "float32",
-        "tokens_per_second": speed, "tokens_per_second_p10": 0.9 * speed, "tokens_per_second_p90": 1.1 * speed,
+        "tokens_per_second": speed,
+        "tokens_per_second_p10": 0.9 * speed, "tokens_per_second_p90": 1.1 * speed,
         "equal_to_plain": equal, "tokens": int(100 * speed), **fields,
     }  # fmt: skip
 

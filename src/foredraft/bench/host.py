@@ -21,7 +21,7 @@ from foredraft.errors import ExecutionError, ForedraftError
 
 logger = logging.getLogger(__name__)
 
-CLOSING_SECONDS = 5.0
+CLOSING_SECONDS = 2.0
 
 
 class Host(Protocol):

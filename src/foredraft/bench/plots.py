@@ -19,6 +19,8 @@ def generate_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
     Raises:
         ForedraftError: if matplotlib is not installed.
     """
+    if not rows:
+        return []
     written = _save(_bars(rows), folder / "tokens_per_second")
     if any(row["acceptance_per_position"] for row in rows):
         written += _save(_acceptance(rows), folder / "acceptance")
@@ -31,8 +33,10 @@ def step_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
     Raises:
         ForedraftError: if matplotlib is not installed.
     """
+    if not rows:
+        return []
     shapes = list(dict.fromkeys((row["context"], row["batch"]) for row in rows))
-    figure = _figure(max(1, len(shapes)))
+    figure = _figure(len(shapes))
     for axes, (context, batch) in zip(figure.axes, shapes, strict=False):
         chosen = [row for row in rows if (row["context"], row["batch"]) == (context, batch)]
         for engine, dtype in dict.fromkeys((row["engine"], row["dtype"]) for row in chosen):

@@ -99,7 +99,7 @@ class TransformersTimer:
         self._forward(fed)
         _synchronise(self._device)
         seconds = time.perf_counter() - started
-        self._cache.crop(self._context)
+        self._cache.crop(-tokens)
         return seconds
 
     def _forward(self, tokens: Sequence[int]) -> None:
