@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from foredraft import __version__
+from foredraft.cli.bench import bench
 from foredraft.cli.chat import chat
 from foredraft.cli.generate import generate
 from foredraft.cli.interrupt import INTERRUPTED
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 for command in (generate, chat, verify, models, pull, info):
     app.command()(command)
+app.add_typer(bench, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

@@ -52,6 +52,11 @@ class BlockPool:
     def bytes_per_token(self) -> int:
         return sum(layout.bytes_per_block for layout in self._layouts) // BLOCK_SIZE
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether tokens are stored as they are, not rounded together with their neighbours."""
+        return all(layout.element_type.is_real() for layout in self._layouts)
+
     def length(self, row: int) -> int:
         return self._lengths[row]
 

@@ -20,7 +20,7 @@ from foredraft.execution.openvino.compilation import (
     compile_model,
     weight_precision,
 )
-from foredraft.execution.openvino.flat_batch import flatten
+from foredraft.execution.openvino.flat_batch import FlatBatch
 from foredraft.execution.openvino.model import build_model
 from foredraft.execution.openvino.weights import WeightSource
 from foredraft.execution.runner import RowInput, StepOutput
@@ -69,8 +69,7 @@ class OpenVinoRunner:
             num_threads=num_threads,
             compiled_folder=compiled_folder,
         )
-        layouts = _cache_layouts(compiled)
-        self._pool = BlockPool(layouts)
+        self._pool = BlockPool(_cache_layouts(compiled))
         self._request = compiled.create_infer_request()
         self.precision = chosen
         """Precision of the weights that "auto" came to."""
@@ -78,9 +77,7 @@ class OpenVinoRunner:
         self.context_length = self._architecture.context_length
         self.device = torch.device("cpu")
         # A window counts slots of the cache, and the nodes of a tree lie in slots beyond their depth.
-        self.supports_tree = not any(self._architecture.windows) and all(
-            layout.element_type.is_real() for layout in layouts
-        )
+        self.supports_tree = self._pool.is_exact and not any(self._architecture.windows)
 
     @classmethod
     def from_model(cls, model: PreTrainedModel, **options: Any) -> OpenVinoRunner:
@@ -124,7 +121,7 @@ class OpenVinoRunner:
             raise ExecutionError("this runner takes chains only (supports_tree is False), and a tree was fed")
         for row_input in inputs:
             self._pool.extend(row_input.row, self._pool.length(row_input.row) + len(row_input.tokens))
-        for name, array in flatten(inputs, self._pool).items():
+        for name, array in FlatBatch(inputs, self._pool).arrays().items():
             self._request.set_tensor(name, ov.Tensor(array))
         try:
             self._request.infer()

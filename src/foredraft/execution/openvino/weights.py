@@ -15,6 +15,8 @@ WeightPrecision = Literal["f32", "f16", "bf16", "int8"]
 
 _TORCH_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
+_QUANTISED_ROWS = 2048
+
 
 class WeightSource:
     """Reads tensors from a mapping one at a time and turns them into constants.
@@ -90,8 +92,13 @@ def _decompressed(constant: Any) -> Any:
 
 def _int8_matrix(weight: torch.Tensor) -> Any:
     """Symmetric, one scale for each output channel; the plugin multiplies from this form directly."""
-    weight = weight.float()
-    scales = weight.abs().amax(dim=1, keepdim=True).clamp_min(1e-12) / 127.0
-    levels = torch.round(weight / scales).to(torch.int8).contiguous()
+    levels = torch.empty(weight.shape, dtype=torch.int8)
+    scales = torch.empty(len(weight), 1)
+    # In pieces, because float32 copies of a whole embedding would dwarf the result.
+    for start in range(0, len(weight), _QUANTISED_ROWS):
+        piece = slice(start, start + _QUANTISED_ROWS)
+        values = weight[piece].float()
+        scales[piece] = values.abs().amax(dim=1, keepdim=True).clamp_min(1e-12) / 127.0
+        levels[piece] = (values / scales[piece]).round_().to(torch.int8)
     integers = ops.convert(ov.op.Constant(levels.numpy(), shared_memory=True), "f32")
     return ops.multiply(integers, ops.constant(scales.numpy().copy()))
