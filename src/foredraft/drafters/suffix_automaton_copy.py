@@ -23,9 +23,16 @@ def copied_continuation(
     period = len(copied)
     while len(copied) < length:
         copied += copied[-period:][: length - len(copied)]
-    for index, token in enumerate(copied):
+    return cut(copied, end_token_ids=end_token_ids, vocab_size=vocab_size)
+
+
+def cut(
+    tokens: list[int], *, end_token_ids: Collection[int] = (), vocab_size: int | None = None
+) -> list[int]:
+    """`tokens` up to the first of `end_token_ids`, included, or the first id of `vocab_size` or more."""
+    for index, token in enumerate(tokens):
         if vocab_size is not None and token >= vocab_size:
-            return copied[:index]
+            return tokens[:index]
         if token in end_token_ids:
-            return copied[: index + 1]
-    return copied
+            return tokens[: index + 1]
+    return tokens
