@@ -44,6 +44,8 @@ class PrefixRows:
         self.runner.reserve(len(self._tokens), capacity)
         source = max(range(len(shared)), key=lambda candidate: shared[candidate])
         if shared[source] > shared[row]:
+            # Interrupted in between, the row must not claim tokens that are no longer there.
+            self._tokens[row] = []
             self.runner.copy(source, row, shared[source])
             self._tokens[row] = list(tokens[: shared[source]])
         else:
@@ -61,10 +63,10 @@ class PrefixRows:
 
     def truncate(self, row: int, length: int) -> None:
         """Forget the row's tokens from `length` on."""
-        # Asked of the runner: an interrupted step may have cached tokens that were never recorded.
+        # In this order: an interruption may leave tokens cached but unrecorded, never the reverse.
+        del self._tokens[row][length:]
         if length < self.runner.length(row):
             self.runner.truncate(row, length)
-        del self._tokens[row][length:]
 
     def align(self, row: int, tokens: Sequence[int]) -> None:
         """Forget whatever the row holds that is not a prefix of `tokens`."""

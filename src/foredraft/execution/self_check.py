@@ -30,7 +30,7 @@ def check_rollback(runner: ModelRunner, model: PreTrainedModel) -> None:
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be run with a cache of ragged rows "
-            f"({type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else 'no message'})"
+            f"({type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]})"
         ) from error
     scale = float(expected.abs().max()) or 1.0
     difference = float((measured - expected[:, -measured.shape[1] :]).abs().max()) / scale
