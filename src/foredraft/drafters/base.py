@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -65,4 +65,18 @@ class Drafter(Protocol):
 
     def forget(self, context: DraftContext) -> None:
         """The sequence has ended; drop what is kept for it. Unknown sequences are ignored."""
+        ...
+
+
+@runtime_checkable
+class LogitsObserver(Protocol):
+    """What a drafter has besides, if it learns from the target's logits."""
+
+    def observe_logits(self, tokens: Sequence[int], logits: torch.Tensor) -> None:
+        """Called once a round for each sequence, after its verification and before its tokens are committed.
+
+        Args:
+            tokens: the last committed token, then every drafted one, whether it will be accepted or not.
+            logits: float32 `[tokens, vocab]`, the target's raw logits after each of them. Not to be changed.
+        """
         ...

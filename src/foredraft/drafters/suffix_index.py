@@ -2,12 +2,13 @@
 
 The idea is SuffixDecoding's (Oliaro et al. 2024, arXiv 2411.04975): outputs of one workload repeat each
 other, so a draft is the most frequent continuation of the longest known suffix. That work keeps a suffix
-tree; here the outputs lie in sorted segments, merged two by two as they grow (a log-structured merge), which
-costs 8 bytes a token and lets the oldest segment be dropped whole.
+tree; here the outputs lie in sorted segments, merged as they grow (a log-structured merge), which costs
+16 bytes a token and lets the oldest segment be dropped whole.
 
-Measured once on one core of a shared server CPU: an index of 10 million tokens in 24 segments holds 81 MB
-and answers in 0.2 ms; adding a document of 500 tokens takes 0.1 ms and, merges included, 5 ms on average,
-the longest merge being of one eighth of the capacity.
+Measured once on one core of a busy shared server CPU: 9.4 million tokens in 19 segments hold 150 MB; a round
+at 8,192 tokens of context takes 0.24 ms in the index and 0.3 ms with the sequence's own automaton; adding a
+document of 500 tokens takes 3.4 ms on average, merges included, and 0.15 s at the longest; saving 0.5 s,
+loading 2 s.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from foredraft.drafters.suffix_index_segment import (
 from foredraft.errors import ParameterError
 
 DEFAULT_CAPACITY = 10_000_000
-"""Tokens; 80 MB."""
+"""Tokens; 160 MB."""
 DEFAULT_MIN_PROBABILITY = 0.1
 
 _OCCURRENCES = 32
@@ -55,8 +56,8 @@ class SuffixIndex:
     """Token sequences in bounded memory, the oldest forgotten first.
 
     Args:
-        capacity: most tokens held. Memory is 8 bytes a token, and 6 bytes a token of the capacity more while
-            the largest segments are merged.
+        capacity: most tokens held. Memory is 16 bytes a token, and about 5 bytes a token of the capacity more
+            while the largest segments are merged.
         min_probability: a continuation ends where its estimated probability of being accepted as a whole
             falls below this.
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence as List
 import torch
 
 from foredraft.drafters import EMPTY_PROPOSAL, Drafter, Proposal
+from foredraft.drafters.base import LogitsObserver
 from foredraft.engine.controller import DraftLengthController
 from foredraft.engine.sequence import Request, Sequence, TokenLogprobs
 from foredraft.engine.verification import Verdict, root_paths, verify
@@ -147,6 +148,9 @@ class Engine:
         drafted = time.perf_counter()
         logits = self._forward(batch, proposals)
         verdicts = self._verify(batch, proposals, logits)
+        if isinstance(self._drafter, LogitsObserver):
+            for sequence, proposal, rows in zip(batch, proposals, logits, strict=True):
+                self._drafter.observe_logits([sequence.tokens[-1], *proposal.tokens], rows)
         for sequence, proposal, verdict, rows in zip(batch, proposals, verdicts, logits, strict=True):
             if verdict is not None:
                 self._commit(sequence, proposal, verdict, rows)
