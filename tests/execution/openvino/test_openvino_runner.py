@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 from pathlib import Path
@@ -205,3 +206,12 @@ def test_compiled_models_are_found_again(tmp_path: Path) -> None:
         files = sorted(path.name for path in tmp_path.rglob("*.blob"))
         assert len(files) == 1
     assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [(torch.float32, "f32"), (torch.float16, "f16"), (torch.bfloat16, "bf16")]
+)
+def test_auto_keeps_the_type_of_the_weights(dtype: torch.dtype, precision: str) -> None:
+    """If this failed, the runner would round a model that the user asked for as it is."""
+    model = copy.deepcopy(tiny_model("llama")).to(dtype)
+    assert OpenVinoRunner.from_model(model).precision == precision

@@ -15,6 +15,8 @@ from foredraft.execution.openvino.weights import WeightPrecision
 Precision = Literal["auto", "f32", "f16", "bf16", "int8"]
 CachePrecision = Literal["auto", "f32", "f16", "u8"]
 
+_STORED_AS: dict[torch.dtype, WeightPrecision] = {torch.bfloat16: "bf16", torch.float16: "f16"}
+
 
 @functools.cache
 def multiplies_bf16() -> bool:
@@ -22,17 +24,11 @@ def multiplies_bf16() -> bool:
     return "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def weight_precision(precision: Precision, dtype: torch.dtype) -> WeightPrecision:
-    """What "auto" means for a model whose tensors are of `dtype`.
-
-    bf16 where the CPU multiplies it. Elsewhere products are float32, and the weights are stored in the
-    16 bits that they came in, or in f16 if they came in 32.
-    """
+def weight_precision(precision: Precision, dtype: torch.dtype | None) -> WeightPrecision:
+    """What "auto" means for a model whose tensors are of `dtype`: the type that they came in."""
     if precision != "auto":
         return precision
-    if multiplies_bf16() or dtype == torch.bfloat16:
-        return "bf16"
-    return "f16"
+    return _STORED_AS.get(dtype or torch.float32, "f32")
 
 
 def compile_model(

@@ -33,8 +33,9 @@ class OpenVinoRunner:
         config: the model's `transformers` configuration; the families are `architecture.FAMILIES`.
         tensors: weights by their Hugging Face names, as NumPy arrays or CPU tensors. They are read once,
             one after another, and not kept.
-        precision: of the weight matrices. "int8" is symmetric with one scale for each output channel.
-            bf16 products are used where the CPU has them and bf16 weights are chosen, else float32.
+        precision: of the weight matrices. "auto" keeps the type that the model came in; "int8" is
+            symmetric with one scale for each output channel. Products are float32, but bfloat16 for "bf16"
+            on a CPU that multiplies it.
         cache_precision: of keys and values. "u8" is not exact: a key is rounded in a scale that it shares
             with its block, so a rejected token can change its neighbours; trees are then off.
         context_length: tokens that a row may hold; None takes the model's own limit.
@@ -61,7 +62,7 @@ class OpenVinoRunner:
     ) -> None:
         self._architecture = read_architecture(config, context_length)
         self._hidden_layers = tuple(hidden_layers)
-        chosen = weight_precision(precision, getattr(config, "dtype", None) or torch.float32)
+        chosen = weight_precision(precision, getattr(config, "dtype", None))
         compiled = compile_model(
             build_model(self._architecture, WeightSource(tensors, chosen), self._hidden_layers),
             precision=chosen,
@@ -82,7 +83,8 @@ class OpenVinoRunner:
     @classmethod
     def from_model(cls, model: PreTrainedModel, **options: Any) -> OpenVinoRunner:
         """A runner with the weights of a model in memory; `options` as of the constructor."""
-        return cls(model.config, model.state_dict(), **options)
+        precision = weight_precision(options.pop("precision", "auto"), model.dtype)
+        return cls(model.config, model.state_dict(), precision=precision, **options)
 
     @property
     def cache_bytes_per_token(self) -> int:
