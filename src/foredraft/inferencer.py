@@ -16,7 +16,14 @@ from typing import Any, Literal, TypeAlias
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from foredraft.drafters import Drafter, ModelDrafter, NgramDrafter
+from foredraft.drafters import (
+    Drafter,
+    ModelDrafter,
+    NgramDrafter,
+    SuffixAutomatonDrafter,
+    SuffixIndex,
+    SuffixIndexDrafter,
+)
 from foredraft.engine import (
     DEFAULT_MAX_BATCH_SIZE,
     DEFAULT_VERIFY_BATCH_SIZE,
@@ -315,7 +322,7 @@ class SpeculativeInferencer(Inferencer):
     Args:
         target: the model whose distribution the text has.
         draft: a smaller model with the same tokenizer; without one, n-gram lookup drafts.
-        drafter: "auto" (the draft if given, else n-gram), "model", "ngram" or "none".
+        drafter: "auto" (the draft if given, else n-gram), "model", "ngram", "suffix", "suffix-index" or "none".
         num_draft_tokens: tokens drafted a round (gamma), or "auto" to decide from measured costs.
         rule: verification rule for sampled drafts: "token", "block" or "seed-exact".
         **options: as for `Inferencer`.
@@ -337,7 +344,7 @@ class SpeculativeInferencer(Inferencer):
         self.speculation = SpeculationConfig(drafter=drafter, num_draft_tokens=num_draft_tokens, rule=rule)
         if drafter == "model" and draft is None:
             raise ParameterError('drafter="model" needs a draft model; name one with draft (--draft)')
-        if draft is not None and drafter in ("ngram", "none"):
+        if draft is not None and drafter not in ("auto", "model"):
             raise ParameterError(f'a draft model was given, but drafter="{drafter}" does not use it')
         self._draft_source = draft
         self.draft: LoadedModel | None = None
@@ -371,12 +378,17 @@ class SpeculativeInferencer(Inferencer):
         if self._draft_source is not None:
             self.draft = self._load_draft(self._draft_source)
         vocab_size = self._runner.vocab_size
+        lookup: dict[str, Any] = {"end_token_ids": self.target.eos_token_ids, "vocab_size": vocab_size}
         match self.drafter_name:
             case "model" if self.draft is not None:
                 coupled = self.speculation.rule == "seed-exact"
                 return ModelDrafter(self._build_runner(self.draft), vocab_size=vocab_size, coupled=coupled)
             case "ngram":
-                return NgramDrafter(end_token_ids=self.target.eos_token_ids, vocab_size=vocab_size)
+                return NgramDrafter(**lookup)
+            case "suffix":
+                return SuffixAutomatonDrafter(**lookup)
+            case "suffix-index":
+                return SuffixIndexDrafter(SuffixIndex(), **lookup)
             case _:
                 return None
 

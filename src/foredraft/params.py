@@ -16,7 +16,7 @@ from foredraft.errors import ParameterError
 MAX_DRAFT_TOKENS = 64
 """Upper bound of `num_draft_tokens`: beyond it a verification step always costs more than it can gain."""
 
-DrafterName = Literal["auto", "none", "ngram", "model"]
+DrafterName = Literal["auto", "none", "ngram", "suffix", "suffix-index", "model"]
 RuleName = Literal["token", "block", "seed-exact"]
 
 
@@ -147,7 +147,8 @@ class SpeculationConfig(_Validated):
     """How tokens are drafted and how the target verifies them."""
 
     drafter: DrafterName = "auto"
-    """`auto` takes the draft model if one is given, n-gram lookup otherwise."""
+    """`auto` takes the draft model if one is given, n-gram lookup otherwise. `suffix` looks up the longest
+    repeated suffix instead; `suffix-index` also looks in the outputs of earlier requests."""
     num_draft_tokens: int | Literal["auto"] = "auto"
     """Tokens drafted a round (gamma in the literature); `auto` decides from measured costs."""
     rule: RuleName = "token"

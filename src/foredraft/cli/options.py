@@ -30,6 +30,12 @@ Dtype = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 ...", rich_help_panel=_MODELS)]
 Attention = Annotated[str, typer.Option("--attention", help="auto, eager or sdpa.", rich_help_panel=_MODELS)]
+Runner = Annotated[
+    str,
+    typer.Option(
+        "--runner", help="reference, or fast (OpenVINO on the CPU, extra fast).", rich_help_panel=_MODELS
+    ),
+]
 TrustRemoteCode = Annotated[
     bool,
     typer.Option(
@@ -39,7 +45,9 @@ TrustRemoteCode = Annotated[
 
 Drafter = Annotated[
     str,
-    typer.Option("--drafter", help="none, ngram, model or auto.", rich_help_panel=_SPEED),
+    typer.Option(
+        "--drafter", help="none, ngram, suffix, suffix-index, model or auto.", rich_help_panel=_SPEED
+    ),
 ]
 NumDraftTokens = Annotated[
     str,

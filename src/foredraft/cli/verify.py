@@ -42,6 +42,7 @@ def verify(
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     attention: options.Attention = "auto",
+    runner: options.Runner = "reference",
     trust_remote_code: options.TrustRemoteCode = False,
     json_output: options.Json = False,
 ) -> None:
@@ -75,6 +76,7 @@ def verify(
         dtype=dtype,
         device=device,
         attention=attention,
+        runner=runner,
         trust_remote_code=trust_remote_code,
     )
     if json_output:

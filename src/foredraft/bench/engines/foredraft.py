@@ -24,7 +24,7 @@ class ForedraftEngine:
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        options = dict(settings.load_options)
+        options = self._options(settings)
         loading = {name: options[name] for name in _LOADING if name in options}
         target = load_model(settings.target, **loading)
         draft = load_model(settings.draft, **loading) if settings.draft is not None else None
@@ -34,7 +34,7 @@ class ForedraftEngine:
             try:
                 self._inferencers[name] = SpeculativeInferencer(
                     target,
-                    draft if drafter not in (PLAIN, "ngram") else None,
+                    draft if drafter == "model" else None,
                     drafter=drafter,
                     num_draft_tokens=settings.num_draft_tokens,
                     rule=rule,
@@ -44,8 +44,14 @@ class ForedraftEngine:
                 if drafter == PLAIN:
                     raise
                 self._absent[name] = str(error)
-        self._dtype = str(target.dtype).removeprefix("torch.")
+        runner: Any = self._inferencers[PLAIN]._runner  # pyright: ignore[reportPrivateUsage]
+        # A runner that quantises says so; others compute in the model's own dtype.
+        self._dtype = str(getattr(runner, "precision", target.dtype)).removeprefix("torch.")
         self._end_token_ids = target.eos_token_ids
+
+    def _options(self, settings: EngineSettings) -> dict[str, Any]:
+        """Keyword arguments of the inferencers."""
+        return dict(settings.load_options)
 
     def drafters(self) -> Sequence[str]:
         """See `BenchEngine.drafters`."""
@@ -112,6 +118,21 @@ class ForedraftEngine:
             accepted_per_position=tuple(stats.accepted_per_position),
             peak_memory=peak_memory(),
         )
+
+
+class FastForedraftEngine(ForedraftEngine):
+    """The same on the fast CPU runner, where that is not what was asked for anyway."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        if settings.load_options.get("runner") == "fast":
+            raise EngineAbsentError("the engine foredraft runs this runner already")
+        try:
+            super().__init__(settings)
+        except ForedraftError as error:
+            raise EngineAbsentError(str(error)) from None
+
+    def _options(self, settings: EngineSettings) -> dict[str, Any]:
+        return {**settings.load_options, "runner": "fast"}
 
 
 _LOADING = ("dtype", "device", "attention", "trust_remote_code")
