@@ -322,7 +322,7 @@ class SpeculativeInferencer(Inferencer):
     Args:
         target: the model whose distribution the text has.
         draft: a smaller model with the same tokenizer; without one, n-gram lookup drafts.
-        drafter: "auto" (the draft if given, else n-gram), "model", "ngram", "suffix", "suffix-index" or "none".
+        drafter: a `DrafterName`; "auto" is the draft if given, else n-gram lookup.
         num_draft_tokens: tokens drafted a round (gamma), or "auto" to decide from measured costs.
         rule: verification rule for sampled drafts: "token", "block" or "seed-exact".
         **options: as for `Inferencer`.
