@@ -8,10 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from foredraft.drafters.base import EMPTY_PROPOSAL, DraftContext, Proposal
+from foredraft.errors import ExecutionError
 from foredraft.execution import ModelRunner, PrefixRows, RowInput
 from foredraft.laws import NoiseStream, sample
 
 logger = logging.getLogger(__name__)
+
+_FED_WHILE_DRAWING = 2
+"""After full acceptance the draft has yet to see its own last token and the target's; more is prefilled."""
 
 
 class ModelDrafter:
@@ -25,7 +29,8 @@ class ModelDrafter:
             Then no laws are kept, since verification is by match.
 
     A sequence that does not fit in the draft's context, with the tokens to draft, gets an empty proposal:
-    the draft steps aside and the target decodes alone.
+    the draft steps aside and the target decodes alone. So does a sequence for which the draft has given
+    unusable logits.
     """
 
     name = "model"
@@ -36,17 +41,19 @@ class ModelDrafter:
         self._vocab_size = vocab_size
         self._stream = NoiseStream.TARGET if coupled else NoiseStream.DRAFT
         self._row_of: dict[int, int] = {}
+        self._set_aside: set[int] = set()
 
     def propose(self, contexts: Sequence[DraftContext], budgets: Sequence[int]) -> list[Proposal]:
         """See `Drafter.propose`."""
         lengths = [
-            budget if len(context.tokens) + budget <= self._runner.context_length else 0
+            budget if self._can_draft(context, budget) else 0
             for context, budget in zip(contexts, budgets, strict=True)
         ]
         active = [index for index, length in enumerate(lengths) if length]
+        self._reserve([contexts[index] for index in active], max(lengths, default=0))
         for index in active:
             self._align(contexts[index], lengths[index])
-        self._rows.prefill({self._row_of[contexts[index].id]: contexts[index].tokens for index in active})
+        self._prefill([contexts[index] for index in active])
         drafts = {index: _Draft(contexts[index], lengths[index]) for index in active}
         while active:
             self._draw([drafts[index] for index in active])
@@ -57,9 +64,19 @@ class ModelDrafter:
 
     def forget(self, context: DraftContext) -> None:
         """See `Drafter.forget`."""
+        self._set_aside.discard(context.id)
         row = self._row_of.pop(context.id, None)
         if row is not None:
             self._rows.release(row)
+
+    def _can_draft(self, context: DraftContext, budget: int) -> bool:
+        fits = len(context.tokens) + budget <= self._runner.context_length
+        return fits and context.id not in self._set_aside
+
+    def _reserve(self, contexts: Sequence[DraftContext], length: int) -> None:
+        new = [context for context in contexts if context.id not in self._row_of]
+        if new:
+            self._rows.reserve(len(new), max(len(context.tokens) for context in new) + length)
 
     def _align(self, context: DraftContext, length: int) -> None:
         """Drop rejected tokens from the draft's cache, or take a row for a new sequence."""
@@ -72,6 +89,11 @@ class ModelDrafter:
         self._rows.align(row, context.tokens)
         self._rows.truncate(row, len(context.tokens) - 1)
 
+    def _prefill(self, contexts: Sequence[DraftContext]) -> None:
+        rows = {self._row_of[context.id]: context.tokens for context in contexts}
+        behind = {row: len(tokens) - self._rows.cached_length(row) for row, tokens in rows.items()}
+        self._rows.prefill({row: rows[row] for row in rows if behind[row] > _FED_WHILE_DRAWING})
+
     def _draw(self, drafts: Sequence[_Draft]) -> None:
         """One forward of the draft and one drawn token for each sequence."""
         inputs: list[RowInput] = []
@@ -80,7 +102,19 @@ class ModelDrafter:
             inputs.append(RowInput(row, draft.uncached(self._rows.cached_length(row)), 1))
         logits = self._fit_vocabulary(self._rows.step(inputs).logits)
         for draft, row_logits in zip(drafts, logits.split(1), strict=True):
-            draft.draw(row_logits, self._stream)
+            try:
+                draft.draw(row_logits, self._stream)
+            except ExecutionError as error:
+                logger.warning("sequence %d goes on without the draft: %s", draft.context.id, error)
+                self._give_up(draft)
+
+    def _give_up(self, draft: _Draft) -> None:
+        """One request's bias or bans, or one overflow, must not end drafting for every other sequence."""
+        draft.stop()
+        row = self._row_of.pop(draft.context.id)
+        self._rows.truncate(row, 0)
+        self._rows.release(row)
+        self._set_aside.add(draft.context.id)
 
     def _fit_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
         missing = self._vocab_size - logits.shape[-1]
@@ -101,6 +135,10 @@ class _Draft:
     @property
     def complete(self) -> bool:
         return len(self._tokens) >= self._length
+
+    def stop(self) -> None:
+        """Draw nothing more; what was drawn stands."""
+        self._length = len(self._tokens)
 
     def uncached(self, cached_length: int) -> list[int]:
         """Tokens, committed or drawn, that the draft's cache lacks."""

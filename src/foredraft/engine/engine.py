@@ -114,30 +114,39 @@ class Engine:
         self._retire()
 
     def _admit(self) -> None:
-        admitted: list[Sequence] = []
-        while self._waiting and len(self._running) + len(admitted) < self._max_batch_size:
-            sequence = self._waiting.popleft()
-            if sequence.is_finished:
-                continue
-            sequence.started_at = time.perf_counter()
-            admitted.append(sequence)
-        for start in range(0, len(admitted), self._verify_batch_size):
-            batch = admitted[start : start + self._verify_batch_size]
+        while batch := self._next_waiting():
+            self._running += batch
             try:
                 self._prefill(batch)
-            except ExecutionError as error:
-                for sequence in batch:
-                    _fail(sequence, error)
-        self._running += admitted
-        self._retire()
+            except BaseException as error:
+                self._abandon(batch, error)
+                if not isinstance(error, ExecutionError):
+                    raise
+
+    def _next_waiting(self) -> list[Sequence]:
+        """Waiting sequences for which there is room, one prefill of them."""
+        room = min(self._max_batch_size - len(self._running), self._verify_batch_size)
+        batch: list[Sequence] = []
+        while self._waiting and len(batch) < room:
+            sequence = self._waiting.popleft()
+            if not sequence.is_finished:
+                sequence.started_at = time.perf_counter()
+                batch.append(sequence)
+        return batch
 
     def _prefill(self, batch: List[Sequence]) -> None:
         started = time.perf_counter()
-        for sequence in batch:
-            # Drafted tokens that will not fit are still fed before they are rejected.
-            capacity = sequence.prompt_length + sequence.remaining + MAX_DRAFT_TOKENS
-            sequence.row = self._rows.acquire(sequence.tokens, capacity)
-        self._rows.prefill({_row(sequence): sequence.tokens for sequence in batch})
+        # Drafted tokens that will not fit are still fed before they are rejected.
+        capacity = MAX_DRAFT_TOKENS + max(sequence.prompt_length + sequence.remaining for sequence in batch)
+        self._rows.reserve(len(batch), capacity)
+        # Of the samples of one prompt the first is computed, the others copy it.
+        first = {tuple(sequence.tokens): sequence for sequence in reversed(batch)}
+        computed = list(first.values())
+        copied = [sequence for sequence in batch if sequence not in computed]
+        for group in (computed, copied):
+            for sequence in group:
+                sequence.row = self._rows.acquire(sequence.tokens, capacity)
+            self._rows.prefill({_row(sequence): sequence.tokens for sequence in group})
         seconds = time.perf_counter() - started
         for sequence in batch:
             sequence.stats.prefill_seconds += seconds / len(batch)
@@ -198,6 +207,7 @@ class Engine:
                 verdicts.append(verify(sequence, proposal, rows, self._rule))
             except ExecutionError as error:
                 _fail(sequence, error)
+                self._rows.truncate(_row(sequence), 0)
                 verdicts.append(None)
         return verdicts
 

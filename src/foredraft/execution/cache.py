@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from transformers import Cache
@@ -30,7 +31,7 @@ class StepSlots:
     width: int
     """Slots read by attention, from 0."""
 
-    @property
+    @cached_property
     def contiguous_rows(self) -> slice | None:
         """The rows as a slice, where that spares a copy of the cache."""
         first = int(self.rows[0])
@@ -87,8 +88,10 @@ class RowCache(Cache):
         if num_tokens > capacity:
             capacity = -(-max(num_tokens, 2 * capacity) // _ROOM) * _ROOM
         try:
-            self._keys = [_grown(tensor, rows, capacity) for tensor in self._keys]
-            self._values = [_grown(tensor, rows, capacity) for tensor in self._values]
+            # One tensor after another: the old and the new of one layer alone are held at the same time.
+            for tensors in (self._keys, self._values):
+                for layer, tensor in enumerate(tensors):
+                    tensors[layer] = _grown(tensor, rows, capacity)
         except (RuntimeError, MemoryError) as error:
             raise ExecutionError(
                 f"no memory for a KV cache of {rows} rows x {capacity} tokens; "
@@ -112,9 +115,9 @@ class RowCache(Cache):
         """Called by every attention layer: store `[batch, heads, tokens, head size]`, return what to read."""
         step = self._step
         assert step is not None, "begin() precedes every forward"
-        while len(self._keys) <= layer_idx:
-            self._keys.append(self._allocate(key_states))
-            self._values.append(self._allocate(value_states))
+        for tensors, states in ((self._keys, key_states), (self._values, value_states)):
+            while len(tensors) <= layer_idx:
+                tensors.append(self._allocate(states))
         return (
             _write_and_read(self._keys[layer_idx], key_states, step),
             _write_and_read(self._values[layer_idx], value_states, step),
@@ -132,6 +135,12 @@ class RowCache(Cache):
             index = torch.tensor(kept, device=tensor.device) + start
             tensor[row, :, start : start + len(kept)] = tensor[row].index_select(1, index)
 
+    @torch.inference_mode()
+    def clear_row(self, row: int) -> None:
+        """Overwrite the row with zeros."""
+        for tensor in self._keys + self._values:
+            tensor[row] = 0
+
     def copy_row(self, source: int, destination: int, length: int) -> None:
         for tensor in self._keys + self._values:
             tensor[destination, :, :length] = tensor[source, :, :length]
@@ -142,8 +151,11 @@ class RowCache(Cache):
 
 
 def _grown(tensor: torch.Tensor, rows: int, capacity: int) -> torch.Tensor:
-    grown = tensor.new_zeros(rows, tensor.shape[1], capacity, tensor.shape[3])
-    grown[: tensor.shape[0], :, : tensor.shape[2]] = tensor
+    old_rows, heads, old_capacity, head_size = tensor.shape
+    # A growth that failed half-way leaves some layers larger than the others.
+    rows, capacity = max(rows, old_rows), max(capacity, old_capacity)
+    grown = tensor.new_zeros(rows, heads, capacity, head_size)
+    grown[:old_rows, :, :old_capacity] = tensor
     return grown
 
 

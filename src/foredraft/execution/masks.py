@@ -24,7 +24,9 @@ def visible_slots(
     lengths: torch.Tensor,
     positions: torch.Tensor,
     width: int,
+    *,
     window: int | None = None,
+    chunk: int | None = None,
 ) -> torch.Tensor:
     """Which slots each fed token attends to: its row's cached prefix, its ancestors and itself.
 
@@ -34,6 +36,7 @@ def visible_slots(
         positions: int64 `[batch, tokens]`, position of each fed token (padding continues the row).
         width: slots that attention reads.
         window: sliding window in positions, None for full attention.
+        chunk: positions of one chunk where attention stays inside chunks, None for full attention.
 
     Returns:
         bool `[batch, 1, tokens, width]`.
@@ -53,6 +56,8 @@ def visible_slots(
         visible[index, :fed, start : start + fed] = block
     if window is not None:
         visible &= slot_positions[:, None, :] > positions[:, :, None] - window
+    if chunk is not None:
+        visible &= slot_positions[:, None, :] // chunk == positions[:, :, None] // chunk
     return visible.unsqueeze(1)
 
 

@@ -25,6 +25,10 @@ class PrefixRows:
         self._tokens: list[list[int]] = []
         self._in_use: set[int] = set()
 
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """Make room for so many more rows in use; taken one by one, each would copy the whole cache."""
+        self.runner.reserve(len(self._in_use) + num_rows, capacity)
+
     def acquire(self, tokens: Sequence[int], capacity: int) -> int:
         """A row for `tokens`, holding as much of them as any row already has.
 
@@ -105,7 +109,7 @@ def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
     low = 0
     while low < length:
         middle = (low + length + 1) // 2
-        if left[low:middle] == right[low:middle]:
+        if list(left[low:middle]) == list(right[low:middle]):
             low = middle
         else:
             length = middle - 1

@@ -36,6 +36,7 @@ class ReferenceRunner:
         self._config: Any = model.config.get_text_config()
         self._hidden_layers = tuple(hidden_layers)
         self._cache = RowCache()
+        self._unusable_rows: set[int] = set()
         parameters = inspect.signature(model.forward).parameters
         # The argument was renamed during the transformers 5 series.
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -70,6 +71,10 @@ class ReferenceRunner:
         if not 0 <= length <= self._cache.length(row):
             raise ValueError(f"row {row} holds {self._cache.length(row)} tokens, cannot truncate to {length}")
         self._cache.set_length(row, length)
+        if not length and row in self._unusable_rows:
+            # A masked slot weighs nothing, but nothing times NaN is NaN: it would reach the next sequence.
+            self._cache.clear_row(row)
+            self._unusable_rows.discard(row)
 
     @torch.inference_mode()
     def keep(self, row: int, start: int, kept: Sequence[int]) -> None:
@@ -106,10 +111,9 @@ class ReferenceRunner:
             arguments["logits_to_keep"] = torch.tensor(kept or [0], device=self.device)
         try:
             output = self._model(**arguments)
-        except (RuntimeError, IndexError, MemoryError) as error:
-            raise ExecutionError(
-                f"the model's forward failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
-            ) from error
+        except Exception as error:
+            reason = (str(error).strip() or "no message").splitlines()[0]
+            raise ExecutionError(f"the model's forward failed: {type(error).__name__}: {reason}") from error
         for row_input in inputs:
             row = row_input.row
             self._cache.set_length(row, self._cache.length(row) + len(row_input.tokens))
@@ -134,13 +138,20 @@ class ReferenceRunner:
     ) -> torch.Tensor | dict[str, torch.Tensor]:
         """A ready 4-D mask, or one for each kind of layer where a model mixes kinds."""
         window = getattr(self._config, "sliding_window", None)
+        chunk = getattr(self._config, "attention_chunk_size", None)
         kinds = sorted(set(getattr(self._config, "layer_types", None) or ()))
         if not kinds:
             kinds = ["sliding_attention" if window else "full_attention"]
         masks: dict[str, torch.Tensor] = {}
         for kind in kinds:
-            kind_window = window if kind == "sliding_attention" else None
-            visible = visible_slots(inputs, lengths, positions, width, kind_window)
+            visible = visible_slots(
+                inputs,
+                lengths,
+                positions,
+                width,
+                window=window if kind == "sliding_attention" else None,
+                chunk=chunk if kind == "chunked_attention" else None,
+            )
             masks[kind] = additive(visible, self._model.dtype).to(self.device)
         return masks if len(masks) > 1 else masks[kinds[0]]
 
@@ -157,6 +168,9 @@ class ReferenceRunner:
         hidden = {
             layer: output.hidden_states[layer][batch_index, token_index] for layer in self._hidden_layers
         }
+        # One NaN or infinity in a hidden state reaches every logit, so one column tells.
+        for index in (~logits[:, 0].isfinite()).nonzero().flatten().tolist():
+            self._unusable_rows.add(inputs[batch_index[index]].row)
         return StepOutput(logits, hidden)
 
 
