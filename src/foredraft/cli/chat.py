@@ -6,6 +6,8 @@ longest common prefix.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import sys
 import time
@@ -131,9 +133,12 @@ def _talk(conversation: Conversation) -> None:
         note(f"{conversation.inferencer.target.name}: /help shows the commands, Ctrl-D leaves")
     while True:
         try:
-            line = input("> " if interactive else "").strip()
+            line = _read_line(interactive)
         except EOFError:
             return
+        except UnicodeDecodeError:
+            note("foredraft: a line is not UTF-8 text; it was left out")
+            continue
         except KeyboardInterrupt:
             note("\n(Ctrl-D or /exit leaves)")
             continue
@@ -152,11 +157,20 @@ def _talk(conversation: Conversation) -> None:
             note(f"foredraft: {error}")
 
 
+def _read_line(interactive: bool) -> str:
+    """The next line; raises EOFError at the end, UnicodeDecodeError where it is not text."""
+    if interactive:
+        return input("> ").strip()
+    # Read as bytes: after a decoding error a text stream has lost the lines that follow.
+    line = sys.stdin.buffer.readline()
+    if not line:
+        raise EOFError
+    return line.decode("utf-8").strip()
+
+
 def _enable_line_editing() -> None:
-    try:
-        import readline  # noqa: F401
-    except ImportError:
-        return
+    with contextlib.suppress(ImportError):
+        importlib.import_module("readline")
 
 
 def _command(conversation: Conversation, line: str) -> None:

@@ -13,7 +13,7 @@ from foredraft.cli import options
 from foredraft.cli.interrupt import INTERRUPTED, cancel_on_interrupt
 from foredraft.cli.output import generation_record, note, stats_line, write, write_json
 from foredraft.cli.prompts import read_prompts
-from foredraft.errors import PromptError
+from foredraft.errors import ParameterError, PromptError
 from foredraft.params import SamplingParams, SpeculationConfig
 
 if TYPE_CHECKING:
@@ -77,11 +77,13 @@ def generate(
         n=n,
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
-        stop=stop or (),
-        stop_token_ids=stop_token_id or (),
+        stop=tuple(stop or ()),
+        stop_token_ids=tuple(stop_token_id or ()),
         ignore_eos=ignore_eos,
         logprobs=logprobs,
     )
+    if logprobs is not None and not json_output:
+        raise ParameterError("--logprobs is shown with --json only; add --json")
     config = options.speculation_config(drafter, num_draft_tokens, rule)
     batch = options.batch_options(verify_batch_size, max_batch_size)
     texts = read_prompts(prompt, prompts)
@@ -105,6 +107,7 @@ def load(
     target: str, draft: str | None, config: SpeculationConfig, **load_options: Any
 ) -> SpeculativeInferencer:
     """The inferencer of a command; says at info level what will run."""
+    _make_available(target, draft)
     from foredraft.inferencer import SpeculativeInferencer
 
     inferencer = SpeculativeInferencer(
@@ -128,6 +131,15 @@ def load(
     return inferencer
 
 
+def _make_available(*names: str | None) -> None:
+    """Fetch built-in models where it is seen, and refuse paths to nowhere before PyTorch is imported."""
+    from foredraft.models import pull, resolve
+
+    for name in names:
+        if name is not None and resolve(name).kind == "catalogue":
+            pull(name, progress=True)
+
+
 def as_prompt(inferencer: SpeculativeInferencer, text: str, chat: bool | None, system: str | None) -> Prompt:
     """The text itself, or a chat of one user message."""
     tokenizer = inferencer.tokenizer
@@ -137,6 +149,8 @@ def as_prompt(inferencer: SpeculativeInferencer, text: str, chat: bool | None, s
         if system is not None:
             raise PromptError("--system needs a chat template; this run does not use one")
         return text
+    if not text.strip():
+        raise PromptError("the prompt is empty; give at least one word (or --no-chat to start from nothing)")
     messages = [{"role": "system", "content": system}] if system is not None else []
     return [*messages, {"role": "user", "content": text}]
 

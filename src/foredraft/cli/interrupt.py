@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -13,7 +13,7 @@ INTERRUPTED = 130
 
 
 @contextmanager
-def cancel_on_interrupt() -> Iterator[threading.Event]:
+def cancel_on_interrupt() -> Generator[threading.Event, None, None]:
     """An event that the first Ctrl-C sets; a second one interrupts at once."""
     cancelled = threading.Event()
     before = signal.getsignal(signal.SIGINT)

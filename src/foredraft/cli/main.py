@@ -17,7 +17,7 @@ from foredraft.cli.chat import chat
 from foredraft.cli.generate import generate
 from foredraft.cli.interrupt import INTERRUPTED
 from foredraft.cli.models import info, models, pull
-from foredraft.cli.output import note, write
+from foredraft.cli.output import OutputClosedError, note, write
 from foredraft.cli.verify import verify
 from foredraft.errors import ForedraftError, ParameterError
 
@@ -66,8 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone (`| head`); nothing more can be said to it, at exit neither.
+    except SystemExit as stop:
+        # Typer's own way out when a table or help meets a closed pipe.
+        code = stop.code
+    except OutputClosedError:
+        # Nothing more can be said to the reader, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception as error:

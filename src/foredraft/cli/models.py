@@ -22,7 +22,7 @@ def models(json_output: options.Json = False) -> None:
     from foredraft.models.catalogue import CATALOGUE
     from foredraft.models.pull import pulled
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": entry.name,
             "title": entry.title,

@@ -6,15 +6,34 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from foredraft.errors import ForedraftError
+
 if TYPE_CHECKING:
     from foredraft.engine import SpeculationStats
     from foredraft.inferencer import Generation
 
 
+class OutputClosedError(Exception):
+    """Whoever read standard output has gone (`| head`). No OSError: typer would take that for its own."""
+
+
 def write(text: str) -> None:
-    """Raw text to standard output, at once: what a model writes is never taken for markup."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Raw text to standard output, at once: what a model writes is never taken for markup.
+
+    Characters that the terminal's encoding lacks become "?".
+
+    Raises:
+        OutputClosedError: if the reader has gone.
+        ForedraftError: if it cannot be written for another reason, a full disk for example.
+    """
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise OutputClosedError from None
+    except OSError as error:
+        raise ForedraftError(f"standard output cannot be written: {error.strerror or error}") from None
 
 
 def note(text: str) -> None:

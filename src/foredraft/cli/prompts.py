@@ -34,12 +34,16 @@ def _from_file(file: Path) -> list[str]:
         text = _decoded(file.read_bytes(), str(file))
     except OSError as error:
         raise PromptError(f"{file}: cannot be read ({error.strerror or error})") from None
-    lines = [line for line in text.split("\n") if line.strip()]
+    lines = [
+        (number, line.removesuffix("\r"))
+        for number, line in enumerate(text.split("\n"), start=1)
+        if line.strip()
+    ]
     if not lines:
         raise PromptError(f"{file}: no prompt in it; write one a line")
     if file.suffix == ".jsonl":
-        return [_from_json(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
-    return [line.removesuffix("\r") for line in lines]
+        return [_from_json(line, f"{file}, line {number}") for number, line in lines]
+    return [line for _, line in lines]
 
 
 def _from_json(line: str, where: str) -> str:
