@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -113,9 +114,17 @@ class ProcessHost:
 
 def _serve(connection: Connection, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Make the engine, then answer calls until the other end is closed."""
-    # Ctrl-C is the parent's to handle, and so is being told to stop: what the engine started must end too.
+    # Ctrl-C is the parent's to handle; being told to stop must still end what the engine started.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit)
+    try:
+        _answer_calls(connection, factory, arguments)
+    finally:
+        # What libraries do at exit takes seconds, and nobody needs it.
+        os._exit(0)
+
+
+def _answer_calls(connection: Connection, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     try:
         host = LocalHost(factory, *arguments)
     except Exception as error:

@@ -49,13 +49,9 @@ def _by_contestant(measurements: Sequence[Measurement]) -> dict[Contestant, Runs
     return grouped
 
 
-def _order(contestant: Contestant) -> tuple[Any, ...]:
-    return (
-        contestant.engine != "foredraft",
-        contestant.engine,
-        contestant.drafter != PLAIN,
-        contestant.drafter,
-    )
+def _order(contestant: Contestant) -> tuple[bool, str, bool, str]:
+    peer = not contestant.engine.startswith("foredraft")
+    return peer, contestant.engine, contestant.drafter != PLAIN, contestant.drafter
 
 
 def _row(

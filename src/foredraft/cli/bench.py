@@ -91,7 +91,7 @@ def generate(
     ] = None,
     engines: Annotated[
         str | None,
-        typer.Option("--engines", help="foredraft,transformers,openvino_genai,llama.cpp; all by default."),
+        typer.Option("--engines", help="foredraft, foredraft-fast, transformers, openvino_genai, llama.cpp."),
     ] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of a prompt.")] = MAX_NEW_TOKENS,
@@ -104,6 +104,9 @@ def generate(
         bool, typer.Option("--quick", help="A short look that ends within two minutes.")
     ] = False,
     time_limit: TimeLimit = None,
+    runner: Annotated[
+        str | None, typer.Option(help="Runner of the engine foredraft: reference or fast.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Device = "auto",
     attention: Attention = "auto",
@@ -126,11 +129,12 @@ def generate(
         seed=seed,
         budget_seconds=QUICK_SECONDS if quick and time_limit is None else time_limit,
     )
-    load_options = {
+    load_options: dict[str, Any] = {
         "dtype": dtype,
         "device": device,
         "attention": attention,
         "trust_remote_code": trust_remote_code,
+        **({"runner": runner} if runner is not None else {}),
     }
     settings = _settings(target, draft, load_options, config.num_draft_tokens, temperature)
     result = bench_generate(settings, chosen, on_progress=_progress())

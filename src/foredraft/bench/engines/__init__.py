@@ -19,6 +19,7 @@ from foredraft.bench.engines.base import (
 
 _CLASS_OF = {
     "foredraft": "foredraft:ForedraftEngine",
+    "foredraft-fast": "foredraft:FastForedraftEngine",
     "transformers": "transformers:TransformersEngine",
     "openvino_genai": "openvino_genai:OpenVinoGenAiEngine",
     "llama.cpp": "llama_cpp:LlamaCppEngine",
