@@ -51,6 +51,7 @@ def chat(
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     attention: options.Attention = "auto",
+    runner: options.Runner = "reference",
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Talk with a model; /help shows the commands."""
@@ -71,6 +72,7 @@ def chat(
         dtype=dtype,
         device=device,
         attention=attention,
+        runner=runner,
         trust_remote_code=trust_remote_code,
         max_batch_size=1,
     )

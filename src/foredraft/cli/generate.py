@@ -60,6 +60,7 @@ def generate(
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     attention: options.Attention = "auto",
+    runner: options.Runner = "reference",
     trust_remote_code: options.TrustRemoteCode = False,
     json_output: options.Json = False,
 ) -> None:
@@ -94,6 +95,7 @@ def generate(
         dtype=dtype,
         device=device,
         attention=attention,
+        runner=runner,
         trust_remote_code=trust_remote_code,
         **batch,
     )
