@@ -10,7 +10,7 @@ import torch
 from foredraft.drafters import Drafter, Proposal
 from foredraft.engine import Engine, FixedDraftLength, Request
 from foredraft.engine import Sequence as EngineSequence
-from foredraft.execution import RowInput, StepOutput
+from foredraft.execution import ModelRunner, RowInput, StepOutput
 from foredraft.laws import LawProcessor, NoiseStream, RejectionRule, noise_key
 from foredraft.params import SamplingParams
 
@@ -88,7 +88,7 @@ def hashed_logits(vocab_size: int, order: int = 2, seed: int = 0, scale: float =
 
 
 def generate(
-    runner: FunctionRunner,
+    runner: ModelRunner,
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
     drafter: Drafter | None = None,
