@@ -122,6 +122,13 @@ def test_the_budget_is_kept(seconds: float):
     assert stage.closed == ["foredraft", "transformers"]
 
 
+def test_a_budget_without_results_is_an_error():
+    """An empty table with success as exit code looks like a result."""
+    clock = FakeClock()
+    with pytest.raises(ExecutionError, match="time-limit"):
+        _bench(_Stage(foredraft=ScriptedEngine(clock, 30.0)), clock, engines=[], budget_seconds=20.0)
+
+
 def test_what_was_measured_before_the_end_is_spread_over_kinds():
     """A quick look should see every kind it had time for, with all engines side by side."""
     clock = FakeClock()

@@ -22,7 +22,7 @@ from foredraft.bench.engines import (
 )
 from foredraft.bench.host import Host, ProcessHost
 from foredraft.bench.tasks import Task
-from foredraft.errors import ForedraftError, ParameterError
+from foredraft.errors import ExecutionError, ForedraftError, ParameterError
 
 OWN = "foredraft"
 WARM_UP_TOKENS = 8
@@ -83,6 +83,7 @@ class Deadline:
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._seconds = seconds
         self._end = None if seconds is None else clock() + seconds
         self._longest: dict[Contestant, float] = {}
 
@@ -90,6 +91,11 @@ class Deadline:
     def left(self) -> float | None:
         """Seconds until the end; None where there is none."""
         return None if self._end is None else max(0.0, self._end - self._clock())
+
+    @property
+    def is_early(self) -> bool:
+        """Whether more than half of the time is left."""
+        return self.left is None or self._seconds is None or self.left > self._seconds / 2
 
     def allows(self, contestant: Contestant) -> bool:
         """Whether one more run of it is likely to end in time."""
@@ -166,6 +172,7 @@ def bench_generate(
 
     Raises:
         ForedraftError: if foredraft itself cannot run the models. Others that cannot are listed as absent.
+        ExecutionError: if the time was up before anything was measured.
         ParameterError: for an unknown engine or a number out of range.
     """
     _check(options)
@@ -183,6 +190,12 @@ def bench_generate(
         _measure(lineup, requests, options, deadline, result, on_progress)
     finally:
         lineup.close()
+    if not result.measurements:
+        raise ExecutionError(
+            f"nothing could be measured in {options.budget_seconds:g} s; allow more with --time-limit"
+            if options.budget_seconds is not None
+            else f"nothing could be measured: {'; '.join(result.absent.values())}"
+        )
     return result
 
 
@@ -195,7 +208,7 @@ def _warm_up(
         request.end_token_ids,
     )  # fmt: skip
     for contestant in list(lineup.contestants):
-        if deadline.allows(contestant):
+        if deadline.is_early:
             lineup.run(contestant, short)
 
 
