@@ -29,8 +29,8 @@ class ModelDrafter:
             Then no laws are kept, since verification is by match.
 
     A sequence that does not fit in the draft's context, with the tokens to draft, gets an empty proposal:
-    the draft steps aside and the target decodes alone. So does a sequence for which the draft has given
-    unusable logits.
+    the draft steps aside and the target decodes alone. So does a sequence with an id that the draft lacks,
+    or for which it has given unusable logits.
     """
 
     name = "model"
@@ -70,8 +70,11 @@ class ModelDrafter:
             self._rows.release(row)
 
     def _can_draft(self, context: DraftContext, budget: int) -> bool:
-        fits = len(context.tokens) + budget <= self._runner.context_length
-        return fits and context.id not in self._set_aside
+        if context.id in self._set_aside or len(context.tokens) + budget > self._runner.context_length:
+            return False
+        # A smaller padding: the target may know ids that the draft has no embedding for.
+        knows_all = self._runner.vocab_size >= self._vocab_size
+        return knows_all or max(context.tokens) < self._runner.vocab_size
 
     def _reserve(self, contexts: Sequence[DraftContext], length: int) -> None:
         new = [context for context in contexts if context.id not in self._row_of]
