@@ -128,6 +128,7 @@ REFUSED = [
     ("jamba", {}, "rolled back"),
     ("qwen3_next", {}, "rolled back"),
     ("falcon_h1", {}, "rolled back"),
+    ("gpt_neo", {}, "local attention"),
     ("openai-gpt", {}, "no key-value cache"),
     ("vit", {}, "no causal language model"),
 ]

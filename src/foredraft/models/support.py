@@ -31,6 +31,7 @@ def unsupported_reason(config: PretrainedConfig) -> str | None:
         _is_composite(config),
         _is_other_head(config),
         _keeps_state(config),
+        _windows_by_slot(config),
     ):
         if reason:
             return reason
@@ -100,6 +101,13 @@ def _keeps_state(config: PretrainedConfig) -> str | None:
         return f"its {names} layers keep state that cannot be rolled back after a rejected draft"
     model = causal_model_class(config)
     return None if model is None else class_keeps_state(model)
+
+
+def _windows_by_slot(config: PretrainedConfig) -> str | None:
+    # GPT-Neo cuts its local windows out of a buffer by slot, not out of the mask by position.
+    if "local" in (getattr(config, "attention_layers", None) or ()):
+        return "its local attention layers cannot run rows of different length; the window would be wrong"
+    return None
 
 
 def class_keeps_state(model: Any) -> str | None:
