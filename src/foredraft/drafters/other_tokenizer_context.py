@@ -1,4 +1,8 @@
-"""A sequence as a draft with another tokenizer sees it: the same bytes, in the draft's own tokens."""
+"""A sequence as a draft with another tokenizer sees it: the same bytes, in the draft's own tokens.
+
+Measured once on one core of a busy shared server CPU with a fast byte-level tokenizer: 50 ms for a prompt of
+8,192 tokens, then 0.4 ms a round of four committed tokens.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ length on (padding of a model's vocabulary) have none."""
 class VocabularyMap:
     """The intersection of two vocabularies, as in token-level intersection (Timor et al. 2025,
     arXiv 2502.05202). Tokens are matched by their bytes, never by their spelling, so that "Ġa" of one
-    tokenizer and "▁a" of another agree. Built once, in about 0.1 s for 150,000 tokens.
+    tokenizer and "▁a" of another agree. Built once, in 0.2 s for 49,152 tokens.
 
     Args:
         target: bytes of the target's tokens.
