@@ -62,7 +62,7 @@ def _joint(params: SamplingParams) -> np.ndarray:
 def _sample(
     drafter: Drafter, rule: str, params: SamplingParams = PLAIN, count: int = 1000, k: int = 2
 ) -> list[EngineSequence]:
-    engine = engine_for(_target(), drafter, k, rule, max_batch_size=count, verify_batch_size=count)
+    engine = engine_for(_target(), drafter, k, rule, max_batch_size=200, verify_batch_size=200)
     sequences = [engine.add(Request(PROMPT, params, sample_index=index)) for index in range(count)]
     while engine.has_unfinished:
         engine.step()
