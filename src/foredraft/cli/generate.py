@@ -109,7 +109,7 @@ def load(
     target: str, draft: str | None, config: SpeculationConfig, **load_options: Any
 ) -> SpeculativeInferencer:
     """The inferencer of a command; says at info level what will run."""
-    _make_available(target, draft)
+    make_available(target, draft)
     from foredraft.inferencer import SpeculativeInferencer
 
     inferencer = SpeculativeInferencer(
@@ -133,7 +133,7 @@ def load(
     return inferencer
 
 
-def _make_available(*names: str | None) -> None:
+def make_available(*names: str | None) -> None:
     """Fetch built-in models where it is seen, and refuse paths to nowhere before PyTorch is imported."""
     from foredraft.models import pull, resolve
 

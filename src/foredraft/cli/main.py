@@ -14,6 +14,7 @@ import typer
 from foredraft import __version__
 from foredraft.cli.bench import bench
 from foredraft.cli.chat import chat
+from foredraft.cli.distill import distill
 from foredraft.cli.generate import generate
 from foredraft.cli.interrupt import INTERRUPTED
 from foredraft.cli.models import info, models, pull
@@ -32,7 +33,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (generate, chat, verify, models, pull, info):
+for command in (generate, chat, verify, distill, models, pull, info):
     app.command()(command)
 app.add_typer(bench, name="bench")
 

@@ -67,22 +67,29 @@ class TextTokenizer:
             PromptError: there is no chat template, a message is malformed (the line names its index), or the
                 template itself refuses the conversation.
         """
-        if not self.has_chat_template:
-            raise PromptError("this tokenizer has no chat template; give the prompt as plain text instead")
-        conversation = _checked_messages(messages)
-        try:
-            prompt: str = self._tokenizer.apply_chat_template(
-                conversation, add_generation_prompt=True, tokenize=False
-            )
-        except Exception as error:
-            # A template is a program that comes with the model; it may fail in any way.
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise PromptError(f"the chat template refused the conversation: {reason}") from error
+        prompt = self._conversation(_checked_messages(messages), True)
         # The template writes BOS itself, so that the tokenizer must not add another.
         ids = self._ids(prompt, add_special_tokens=False)
         if not ids:
             raise PromptError("the chat template turned the conversation into an empty prompt")
         return ids
+
+    def encode_user_turn(self) -> tuple[list[int], tuple[int, ...]]:
+        """The chat template up to where the user's first message begins, and what ends the message.
+
+        Returns:
+            ids before the message, system message and BOS included; special ids (one or none) after it.
+
+        Raises:
+            PromptError: there is no chat template, or nothing in it precedes the message.
+        """
+        place = "USER-MESSAGE"
+        before, _, after = self._conversation([{"role": "user", "content": place}], False).partition(place)
+        ids = self._ids(before, add_special_tokens=False)
+        if not ids:
+            raise PromptError("the chat template has nothing before the user's message to start from")
+        ends = self._ids(after, add_special_tokens=False)[:1]
+        return ids, tuple(token_id for token_id in ends if not self.is_visible(token_id))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ids; ids that the tokenizer does not know (padded rows of a model) give no text."""
@@ -129,6 +136,19 @@ class TextTokenizer:
             f"{len(different)} of {limit} token ids differ; the first is {token_id}, "
             f"which is {_quoted(first[token_id])} in one and {_quoted(second[token_id])} in the other"
         )
+
+    def _conversation(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        if not self.has_chat_template:
+            raise PromptError("this tokenizer has no chat template; give the prompt as plain text instead")
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                messages, add_generation_prompt=add_generation_prompt, tokenize=False
+            )
+        except Exception as error:
+            # A template is a program that comes with the model; it may fail in any way.
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise PromptError(f"the chat template refused the conversation: {reason}") from error
+        return text
 
     def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
         encoding = self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)
