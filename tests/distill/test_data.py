@@ -14,7 +14,7 @@ from foredraft.errors import ExecutionError, ForedraftError, ParameterError
 OPTIONS = DataOptions(tokens=600, max_user_tokens=24, max_new_tokens=12, batch_size=4)
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -61,9 +61,9 @@ def test_killed_and_resumed(inferencer: Inferencer, tmp_path: Path):
 
     def kill(tokens: int) -> None:
         if tokens > 200:
-            raise Killed
+            raise KilledError
 
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         draw(inferencer, tmp_path / "killed", on_progress=kill)
     with (tmp_path / "killed" / TOKENS_NAME).open("a") as file:
         file.write('{"index":99,"tokens":[1,2')
@@ -93,7 +93,9 @@ def test_prompts_are_answered_at_every_temperature(inferencer: Inferencer, tmp_p
 
 
 @pytest.mark.parametrize(
-    "changes", [{"seed": 1}, {"temperatures": (1.0,)}, {"max_new_tokens": 11}], ids=lambda value: next(iter(value))
+    "changes",
+    [{"seed": 1}, {"temperatures": (1.0,)}, {"max_new_tokens": 11}],
+    ids=lambda value: next(iter(value)),
 )
 def test_other_settings_need_another_folder(inferencer: Inferencer, tmp_path: Path, changes: dict):
     """Half a file of one seed and half of another is the data of neither."""

@@ -17,7 +17,13 @@ from foredraft.errors import ParameterError, PromptError
 from foredraft.params import SamplingParams, SpeculationConfig
 
 if TYPE_CHECKING:
-    from foredraft.inferencer import Generation, GenerationChunk, Prompt, SpeculativeInferencer
+    from foredraft.inferencer import (
+        Generation,
+        GenerationChunk,
+        Inferencer,
+        Prompt,
+        SpeculativeInferencer,
+    )
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +148,7 @@ def make_available(*names: str | None) -> None:
             pull(name, progress=True)
 
 
-def as_prompt(inferencer: SpeculativeInferencer, text: str, chat: bool | None, system: str | None) -> Prompt:
+def as_prompt(inferencer: Inferencer, text: str, chat: bool | None, system: str | None) -> Prompt:
     """The text itself, or a chat of one user message."""
     tokenizer = inferencer.tokenizer
     has_template = tokenizer is not None and tokenizer.has_chat_template

@@ -69,12 +69,10 @@ class TokenFile:
         if not path.exists():
             partial = path.with_suffix(".part")
             partial.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
-            os.replace(partial, path)
+            partial.replace(path)
             return
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        different = sorted(
-            name for name in {*wanted, *found} if wanted.get(name) != found.get(name)
-        )
+        different = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
         if different:
             name = different[0]
             raise ParameterError(
@@ -108,11 +106,15 @@ def read_samples(folder: Path) -> list[Sample]:
     samples: list[Sample] = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-            samples.append(Sample(**{**record, "tokens": tuple(record["tokens"])}))
-        except (ValueError, TypeError, KeyError):
+            record: dict[str, Any] = json.loads(line)
+            samples.append(_sample(**record))
+        except (ValueError, TypeError):
             raise ParameterError(f"{path}, line {number}: not a sample; delete the line") from None
     return samples
+
+
+def _sample(index: int, temperature: float, prompt_length: int, tokens: Sequence[int]) -> Sample:
+    return Sample(int(index), float(temperature), int(prompt_length), tuple(map(int, tokens)))
 
 
 def fingerprint(samples: Sequence[Sample]) -> str:
