@@ -43,6 +43,12 @@ def distill(
     temperatures: Annotated[
         str, typer.Option("--temperatures", help="Of the answers, in turn.", rich_help_panel=_DATA)
     ] = "0,1",
+    question_temperature: Annotated[
+        float,
+        typer.Option(
+            "--question-temperature", help="Of questions that the target writes.", rich_help_panel=_DATA
+        ),
+    ] = 0.8,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", help="Of an answer.", rich_help_panel=_DATA)
     ] = 320,
@@ -67,6 +73,7 @@ def distill(
         tokens=tokens,
         seed=seed,
         temperatures=chosen,
+        question_temperature=question_temperature,
         max_new_tokens=max_new_tokens,
         batch_size=batch_size,
     )

@@ -35,6 +35,8 @@ class DataOptions:
     seed: int = 0
     temperatures: tuple[float, ...] = (0.0, 1.0)
     """Of the answers, taken in turn: drafts are used both for greedy and for sampled text."""
+    question_temperature: float = 0.8
+    """Of the questions that the target writes: at 1 a small model's make little sense."""
     max_user_tokens: int = 128
     """Of a question that the target writes; one that is longer is given up."""
     max_new_tokens: int = 320
@@ -48,7 +50,7 @@ class DataOptions:
                 raise ParameterError(f"{name} must be at least 1 (got {getattr(self, name)})")
         if not self.temperatures:
             raise ParameterError("temperatures: give at least one")
-        for temperature in self.temperatures:
+        for temperature in (*self.temperatures, self.question_temperature):
             SamplingParams(temperature=temperature, seed=self.seed)
 
     def settings(self) -> dict[str, Any]:
@@ -177,7 +179,7 @@ class _Drawer:
     def _asked(self, index: int) -> Generator[None, None, list[int] | None]:
         """The prompt of a question that the target wrote."""
         question = yield from self._generated(
-            self._user_turn, index, "question", 1.0,
+            self._user_turn, index, "question", self._options.question_temperature,
             max_new_tokens=self._options.max_user_tokens, stop_token_ids=self._turn_ends,
         )  # fmt: skip
         text = question.text.strip()
