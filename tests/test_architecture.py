@@ -15,11 +15,12 @@ import foredraft
 PACKAGE = Path(foredraft.__file__).parent
 MAX_LINES = 500
 
-SHARED = {"errors", "params"}
+SHARED = {"errors", "figures", "params"}
 """What every part may import."""
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "figures": set(),
     "params": set(),
     "laws": set(),
     "text": set(),

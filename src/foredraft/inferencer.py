@@ -34,6 +34,7 @@ from foredraft.engine import (
     FixedDraftLength,
     Request,
     SpeculationStats,
+    StepCosts,
     TokenLogprobs,
     measure_step_costs,
 )
@@ -134,6 +135,7 @@ class Inferencer:
         self._runner = self._build_runner(self.target)
         self._engine = self._build_engine(max_batch_size, verify_batch_size)
         self._step_lock = threading.Lock()
+        self._was_used = False
 
     @property
     def context_length(self) -> int:
@@ -144,6 +146,17 @@ class Inferencer:
     def vocab_size(self) -> int:
         """Width of the target's logits."""
         return self._runner.vocab_size
+
+    def measure_step_costs(self) -> StepCosts:
+        """Time the target's steps, with nothing drafted; before the first request only.
+
+        Raises:
+            ParameterError: if there have been requests: their cached tokens would be overwritten.
+        """
+        with self._step_lock:
+            if self._was_used:
+                raise ParameterError("step costs can be measured before the first request only")
+            return measure_step_costs(self._runner)
 
     def inference(
         self,
@@ -293,6 +306,7 @@ class Inferencer:
         self, samples: list[_Sample], cancel: threading.Event
     ) -> Generator[GenerationChunk, None, None]:
         with self._step_lock:
+            self._was_used = True
             for sample in samples:
                 sample.sequence = self._engine.add(sample.request)
         unfinished = samples

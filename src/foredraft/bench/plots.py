@@ -1,16 +1,14 @@
-"""Results as pictures, PNG and SVG; needs matplotlib (`pip install foredraft[bench]`)."""
+"""Results as pictures, PNG and SVG; with matplotlib (see `foredraft.figures`)."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from foredraft.errors import ForedraftError
+from foredraft.figures import new_figure, save_figure
 
 Row = dict[str, Any]
-FORMATS = ("png", "svg")
 
 
 def generate_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
@@ -21,9 +19,9 @@ def generate_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
     """
     if not rows:
         return []
-    written = _save(_bars(rows), folder / "tokens_per_second")
+    written = save_figure(_bars(rows), folder / "tokens_per_second")
     if any(row["acceptance_per_position"] for row in rows):
-        written += _save(_acceptance(rows), folder / "acceptance")
+        written += save_figure(_acceptance(rows), folder / "acceptance")
     return written
 
 
@@ -36,7 +34,7 @@ def step_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
     if not rows:
         return []
     shapes = list(dict.fromkeys((row["context"], row["batch"]) for row in rows))
-    figure = _figure(len(shapes))
+    figure = new_figure(len(shapes))
     for axes, (context, batch) in zip(figure.axes, shapes, strict=False):
         chosen = [row for row in rows if (row["context"], row["batch"]) == (context, batch)]
         for engine, dtype in dict.fromkeys((row["engine"], row["dtype"]) for row in chosen):
@@ -46,13 +44,13 @@ def step_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
         axes.set(title=f"batch {batch}, context {context}", xlabel="tokens", ylabel="ms", ylim=(0, None))
         axes.set_xscale("log", base=2)
         axes.legend(fontsize="small")
-    return _save(figure, folder / "step_cost")
+    return save_figure(figure, folder / "step_cost")
 
 
 def _bars(rows: Sequence[Row]) -> Any:
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     names = list(dict.fromkeys((row["engine"], row["drafter"]) for row in rows))
-    figure = _figure(1, width=2 + 1.4 * len(tasks))
+    figure = new_figure(1, width=2 + 1.4 * len(tasks))
     axes = figure.axes[0]
     width = 0.8 / max(1, len(names))
     for index, (engine, drafter) in enumerate(names):
@@ -73,7 +71,7 @@ def _bars(rows: Sequence[Row]) -> Any:
 
 
 def _acceptance(rows: Sequence[Row]) -> Any:
-    figure = _figure(1)
+    figure = new_figure(1)
     axes = figure.axes[0]
     # The row over all tasks says enough; a run of one kind has no such row.
     tasks = {row["task"] for row in rows}
@@ -84,23 +82,3 @@ def _acceptance(rows: Sequence[Row]) -> Any:
     axes.set(xlabel="position in the draft", ylabel="share accepted", ylim=(0, 1))
     axes.legend(fontsize="small")
     return figure
-
-
-def _figure(panels: int, width: float = 6.0) -> Any:
-    try:
-        figures = importlib.import_module("matplotlib.figure")
-    except ImportError:
-        raise ForedraftError(
-            "plots need matplotlib; install it with: pip install 'foredraft[bench]'"
-        ) from None
-    # Not pyplot: it would look for a screen, and keep every figure.
-    figure = figures.Figure(figsize=(width * panels, 4.5), layout="constrained")
-    figure.subplots(1, panels)
-    return figure
-
-
-def _save(figure: Any, stem: Path) -> list[Path]:
-    paths = [stem.with_suffix(f".{name}") for name in FORMATS]
-    for path in paths:
-        figure.savefig(path, dpi=120)
-    return paths

@@ -117,6 +117,21 @@ def _sample(index: int, temperature: float, prompt_length: int, tokens: Sequence
     return Sample(int(index), float(temperature), int(prompt_length), tuple(map(int, tokens)))
 
 
+def stored_tokens(folder: Path, target: str) -> int:
+    """Tokens in a folder, 0 if it holds no samples.
+
+    Raises:
+        ParameterError: if another target drew them.
+    """
+    settings = folder / SETTINGS_NAME
+    if not settings.exists() or not (folder / TOKENS_NAME).exists():
+        return 0
+    drawn_by = json.loads(settings.read_text(encoding="utf-8")).get("target")
+    if drawn_by != target:
+        raise ParameterError(f"{folder} holds the text of target {drawn_by!r}, not of {target!r}")
+    return sum(len(sample.tokens) for sample in read_samples(folder))
+
+
 def fingerprint(samples: Sequence[Sample]) -> str:
     """Identifies the samples: a run must not be resumed over other data."""
     digest = hashlib.blake2b(digest_size=16)
