@@ -79,9 +79,9 @@ def worth_table(worths: Sequence[DraftWorth]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for worth in worths:
-        if not worth.speedup:
-            continue
         best = worth.best_num_draft_tokens
+        if best is None:
+            continue
         rates = " ".join(f"{rate:.2f}" for rate in worth.acceptance_per_position)
         rows.append(
             f"| {worth.temperature:g} | {rates} | {best} | {worth.mean_accepted_length[best - 1]:.2f} "

@@ -29,8 +29,10 @@ class DraftWorth:
     """Cost of a drafted token, in plain steps of the target."""
 
     @property
-    def best_num_draft_tokens(self) -> int:
-        """Draft length of the largest speedup."""
+    def best_num_draft_tokens(self) -> int | None:
+        """Draft length of the largest speedup; None if nothing was drafted."""
+        if not self.speedup:
+            return None
         return 1 + max(range(len(self.speedup)), key=lambda index: self.speedup[index])
 
     def as_dict(self) -> dict[str, Any]:
