@@ -82,6 +82,8 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "runner": (("--out", "OUT", "--runner", "slow"), "slow"),
     "prompts not there": (("--out", "OUT", "--prompts", "nowhere.txt"), "nowhere.txt"),
     "target not there": (("--out", "OUT", "--target", "./nowhere"), "./nowhere"),
+    "layers": (("--out", "OUT", "--layers", "two"), "'two'"),
+    "layer not there": (("--out", "OUT", "--layers", "0,2", "--data", "DATA"), "from 0 to 1"),
     "too many layers": (("--out", "OUT", "--layers", "9", "--data", "DATA"), "layers"),
     "folder is a file": (("--out", "FILE", "--data-only"), "cannot be written"),
     "no chat template": (("--out", "OUT", "--target", "BASE"), "chat template"),

@@ -55,10 +55,10 @@ def test_embeddings_are_tied_as_in_the_target(tied: bool):
 
 
 def test_spread_layers():
-    """First and last layer stand nearest to embedding and head; the others evenly between."""
+    """The first layer reads the embedding; the others follow at even distances."""
     assert spread_layers(30, 1) == (0,)
-    assert spread_layers(30, 2) == (0, 29)
-    assert spread_layers(30, 4) == (0, 10, 19, 29)
+    assert spread_layers(30, 2) == (0, 15)
+    assert spread_layers(30, 4) == (0, 7, 15, 22)
     assert spread_layers(3, 3) == (0, 1, 2)
     for wrong in (0, 4, -1):
         with pytest.raises(ParameterError, match="between 1 and"):

@@ -36,8 +36,14 @@ def distill(
         str, typer.Option("--kind", help="model: a causal language model.", rich_help_panel=_TRAINING)
     ] = "model",
     layers: Annotated[
-        int, typer.Option("--layers", help="Layers of a draft model.", rich_help_panel=_TRAINING)
-    ] = 2,
+        str,
+        typer.Option(
+            "--layers",
+            metavar="INTEGER|LIST",
+            help="Layers of a draft model: how many, or which of the target's (0,1,15).",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = "2",
     loss: Annotated[
         str,
         typer.Option(
@@ -137,7 +143,7 @@ def distill(
     distill_options = DistillOptions(
         kind=named_kind,
         tokens=tokens,
-        layers=layers,
+        layers=_layers(layers),
         loss=LossMix.parse(loss, loss_temperature),
         training=TrainingOptions(
             epochs=epochs,
@@ -225,6 +231,16 @@ def _bar(title: str, total: int) -> Generator[Callable[..., None], None, None]:
             progress.update(task, completed=done, shown=shown)
 
         yield update
+
+
+def _layers(text: str) -> int | tuple[int, ...]:
+    try:
+        numbers = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        numbers = ()
+    if not numbers:
+        raise ParameterError(f"layers: must be a whole number, or several with commas (got {text!r})")
+    return numbers[0] if "," not in text else numbers
 
 
 def _numbers(text: str, name: str) -> tuple[float, ...]:

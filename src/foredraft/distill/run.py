@@ -42,8 +42,8 @@ class DistillOptions:
     """"model" is a causal language model of the target's family."""
     tokens: int = 300_000
     """Of the data; more are not looked at."""
-    layers: int = 2
-    """Layers of a draft model, evenly spaced ones of the target to begin with."""
+    layers: int | tuple[int, ...] = 2
+    """A draft model begins as these layers of the target, or as so many evenly spaced ones."""
     loss: LossMix = field(default_factory=lambda: LossMix.parse(DEFAULT_LOSS))
     training: TrainingOptions = field(default_factory=TrainingOptions)
     save_dtype: torch.dtype = torch.float32
@@ -137,7 +137,9 @@ def distill(
 
 def make_objective(target: LoadedModel, options: DistillOptions) -> Objective:
     """The untrained draft of `options.kind`; the same one each time."""
-    layers = spread_layers(int(target.model.config.num_hidden_layers), options.layers)
+    layers = options.layers
+    if isinstance(layers, int):
+        layers = spread_layers(int(target.model.config.num_hidden_layers), layers)
     student = make_student(target.model, layers)
     return DraftModelObjective(
         target.model, student, options.loss, tokenizer=target.tokenizer, save_dtype=options.save_dtype

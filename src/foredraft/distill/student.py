@@ -13,16 +13,17 @@ from foredraft.errors import ParameterError, UnsupportedModelError
 
 
 def spread_layers(num_layers: int, wanted: int) -> tuple[int, ...]:
-    """`wanted` of the layers 0 ... `num_layers - 1`, evenly spaced, the first and the last among them.
+    """`wanted` of the layers 0 ... `num_layers - 1`, evenly spaced from the first on.
+
+    The last one is left out (unless all are wanted): it undoes what the layers before it built up for it, and
+    a draft that has it without them begins far from the target.
 
     Raises:
         ParameterError: unless 1 <= wanted <= num_layers.
     """
     if not 1 <= wanted <= num_layers:
         raise ParameterError(f"layers: must be between 1 and the target's {num_layers} (got {wanted})")
-    if wanted == 1:
-        return (0,)
-    return tuple(round(step * (num_layers - 1) / (wanted - 1)) for step in range(wanted))
+    return tuple(step * num_layers // wanted for step in range(wanted))
 
 
 def make_student(target: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
