@@ -138,6 +138,27 @@ def test_template_that_fails_is_one_line(template: Any, line: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_user_turn_is_the_start_of_every_chat(byte_level: TextTokenizer) -> None:
+    """If this failed, the model would complete something else than the turn of a user."""
+    ids, ends = byte_level.encode_user_turn()
+    assert byte_level.encode_chat(HELLO)[: len(ids)] == ids
+    assert byte_level.decode(ids, skip_special_tokens=False) == "<|im_start|>user\n"
+    assert [byte_level.token(token_id) for token_id in ends] == ["<|im_end|>"]
+
+
+def test_user_turn_that_ends_in_plain_text_has_no_end_id() -> None:
+    """If this failed, every question would stop at the first token that also begins that text."""
+    ids, ends = with_template("<|im_start|>[{{ messages[0]['content'] }} END]").encode_user_turn()
+    assert len(ids) == 2 and ends == ()
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages[0]['content'] }}<|im_end|>", "{{ nothing.at.all }}"])
+def test_user_turn_without_a_start(template: str | None) -> None:
+    """If this failed, the model would be run on an empty prompt, or the user see a traceback."""
+    with pytest.raises(PromptError, match="chat template"):
+        with_template(template).encode_user_turn()
+
+
 def test_has_chat_template(byte_level: TextTokenizer, sentencepiece: TextTokenizer) -> None:
     """If this failed, a base model would be asked to chat, or a chat model would not."""
     assert byte_level.has_chat_template

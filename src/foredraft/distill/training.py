@@ -144,7 +144,7 @@ class _Run:
         self._options = options
         self._folder = folder
         self._settings = settings
-        # Dropout would need the state of a generator to be resumed, and so little is learnt that cannot hurt.
+        # Dropout would draw from a generator whose state a resumed run does not have.
         objective.module.eval()
         self._parameters = [value for value in objective.module.parameters() if value.requires_grad]
         self._optimizer = torch.optim.AdamW(
